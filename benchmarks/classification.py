@@ -56,25 +56,28 @@ def show_featurising(data: str, rounds: int) -> None:
     from tokenizers.implementations import BertWordPieceTokenizer
 
     from spanbert_tf.data.records import Records
-    from spanbert_tf.tasks.text_classification.records import EXAMPLES_FILE, TextClassificationInfo
+    from spanbert_tf.tasks.text_classification.records import (
+        EXAMPLES_FILE,
+        TextClassificationManifest,
+    )
     from spanbert_tf.tasks.text_classification.rows import Featurizer
     from spanbert_tf.text.vocabulary import load_vocabulary
 
-    records, path = Records.of(data, TextClassificationInfo), os.path.join(data, "vocab.txt")
-    info = records.info
+    records, path = Records.of(data, TextClassificationManifest), os.path.join(data, "vocab.txt")
+    manifest = records.manifest
     lines = records.lines(EXAMPLES_FILE)
-    texts = [tuple(line[name] for name in info.text_names) for line in lines]
+    texts = [tuple(line[name] for name in manifest.text_names) for line in lines]
     featurizer = Featurizer(
-        load_vocabulary(path), info.casing, info.sequence_length, segment_aware=False
+        load_vocabulary(path), manifest.casing, manifest.sequence_length, segment_aware=False
     )
-    peer = BertWordPieceTokenizer(path, lowercase=info.lowercase)
-    peer.enable_truncation(info.sequence_length)
-    garden = FullTokenizer(path, do_lower_case=info.lowercase)
+    peer = BertWordPieceTokenizer(path, lowercase=manifest.lowercase)
+    peer.enable_truncation(manifest.sequence_length)
+    garden = FullTokenizer(path, do_lower_case=manifest.lowercase)
     examples = [
-        classifier_data_lib.InputExample(str(number), *pair, label=info.labels[0])
+        classifier_data_lib.InputExample(str(number), *pair, label=manifest.labels[0])
         for number, pair in enumerate(texts[:_GARDEN_TEXTS])
     ]
-    pairs = texts if info.is_pair else [text for (text,) in texts]
+    pairs = texts if manifest.is_pair else [text for (text,) in texts]
 
     def ours() -> None:
         rows = featurizer.rows(texts)
@@ -86,7 +89,7 @@ def show_featurising(data: str, rounds: int) -> None:
     def of_garden() -> None:
         for number, example in enumerate(examples):
             classifier_data_lib.convert_single_example(
-                number, example, info.labels, info.sequence_length, garden
+                number, example, manifest.labels, manifest.sequence_length, garden
             )
 
     ours()  # traces
@@ -138,7 +141,7 @@ def _batches(data: str, count: int) -> tuple[dict[str, list[dict]], list[dict]]:
     num_batches = -(-len(rows) // BATCH_SIZE)
     trained = task.dataset(records, batch_size=BATCH_SIZE, training=True)
     random = np.random.default_rng(0).permutation(len(rows))
-    limit = records.info.sequence_length
+    limit = records.manifest.sequence_length
     parts = {
         "train here": [
             {**x, "label": y, "sample_weight": weight}
@@ -176,7 +179,7 @@ def _our_steps(data: str, preset: str, directory: str) -> tuple[Callable, Callab
     config = load_task_config(_CONFIGS[task.name])
     backbone = SpanBertBackbone.from_preset(preset)
     tokenizer = SpanBertTokenizer.from_preset(preset)
-    model = task.build(backbone, tokenizer, records.info, config)
+    model = task.build(backbone, tokenizer, records.manifest, config)
     step = fine_tuning_step(model, _CONFIGS[task.name])
 
     def tensors(batch: dict) -> dict:

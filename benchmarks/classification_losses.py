@@ -94,11 +94,11 @@ def compare(
     optimizer_config = config.optimizer.replace(learning_rate=learning_rate)
     task = TextClassification()
     records, validation_records = open_records(data, task), open_records(validation_data, task)
-    info = records.info
+    manifest = records.manifest
     backbone = SpanBertBackbone.from_preset(preset, dropout=0.0)
-    model = task.build(backbone, SpanBertTokenizer.from_preset(preset), info, config)
+    model = task.build(backbone, SpanBertTokenizer.from_preset(preset), manifest, config)
     model.is_head_trained = True  # so that it is converted
-    num_steps = epochs * -(-info.num_training_rows // batch_size)
+    num_steps = epochs * -(-manifest.num_training_rows // batch_size)
     optimizer = finetuning_optimizer(model, optimizer_config, num_steps=num_steps)
     model.compile(optimizer, auto_scale_loss=False, metrics=None)
     model.optimizer.build(model.trainable_variables)

@@ -73,10 +73,10 @@ def write_models(data: str, preset: str | None, directory: str) -> None:
     from spanbert_tf.text.vocabulary import load_vocabulary
 
     task = Coreference()
-    info = open_records(data, task).info
+    manifest = open_records(data, task).manifest
     if preset is None:
         vocabulary = os.path.join(data, "vocab.txt")
-        tokenizer = SpanBertTokenizer(vocabulary, lowercase=info.lowercase)
+        tokenizer = SpanBertTokenizer(vocabulary, lowercase=manifest.lowercase)
         backbone = SpanBertBackbone(
             vocabulary_size=len(load_vocabulary(vocabulary)),
             num_layers=12,
@@ -90,7 +90,7 @@ def write_models(data: str, preset: str | None, directory: str) -> None:
     backbone = SpanBertBackbone.from_preset(preset)
     tokenizer = SpanBertTokenizer.from_preset(preset)
     config = load_task_config(_CONFIG)
-    model = task.build(backbone, tokenizer, info, config)
+    model = task.build(backbone, tokenizer, manifest, config)
     model.save_to_preset(os.path.join(directory, "ours"))
     weights = {weight.path: np.array(weight) for weight in model.head.weights}
     np.savez(os.path.join(directory, "head.npz"), **weights)

@@ -163,8 +163,8 @@ def write_presets(directory: pathlib.Path, records: dict[str, pathlib.Path]) -> 
     write_preset(backbone, presets["encoder"], tokenizer=tokenizer)
     for name, (config, *_) in CONFIGURATIONS.items():
         task = task_of_records(str(records[name]))
-        info = open_records(str(records[name])).info
-        model = task.build(backbone, tokenizer, info, load_task_config(config))
+        manifest = open_records(str(records[name])).manifest
+        model = task.build(backbone, tokenizer, manifest, load_task_config(config))
         model.is_head_trained = True
         presets[name] = str(directory / f"{name}-preset")
         write_preset(model, presets[name])
@@ -306,14 +306,14 @@ def change_record(
         for record in records:
             write(record)
     (description,) = directory.glob("*_info.json")
-    info = json.loads(description.read_text())
+    manifest = json.loads(description.read_text())
     written = {"bytes": path.stat().st_size, "sha256": sha256(path)}
-    if "files" in info:
-        info["files"][path.name] = written
-    for shard in info.get("shards", []):
+    if "files" in manifest:
+        manifest["files"][path.name] = written
+    for shard in manifest.get("shards", []):
         if shard["file"] == path.name:
             shard |= {"num_bytes": written["bytes"], "sha256": written["sha256"]}
-    description.write_text(json.dumps(info))
+    description.write_text(json.dumps(manifest))
     return path
 
 
@@ -382,16 +382,19 @@ def stored_features(directory: pathlib.Path) -> Mapping[str, Stored]:
 
     if (directory / DATASET_INFO_FILE).exists():
         return PretrainingManifest.load(str(directory)).stored()
-    return open_records(str(directory)).info.stored()
+    return open_records(str(directory)).manifest.stored()
 
 
 def all_damages(directory: pathlib.Path) -> Iterator[tuple[str, Damage]]:
     """Every damage of a directory of records."""
     yield from damages_inside(directory)
     yield from damaged_files(directory)
-    (info,) = [name for name in os.listdir(directory) if name.endswith("_info.json")]
-    for done, text in damaged_descriptions((directory / info).read_text()):
-        yield f"{info}: {done}", lambda copy, text=text: (copy / info).write_text(text) and None
+    (manifest,) = [name for name in os.listdir(directory) if name.endswith("_info.json")]
+    for done, text in damaged_descriptions((directory / manifest).read_text()):
+        yield (
+            f"{manifest}: {done}",
+            lambda copy, text=text: (copy / manifest).write_text(text) and None,
+        )
 
 
 @click.command(help=__doc__.splitlines()[0])

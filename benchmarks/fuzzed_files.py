@@ -54,7 +54,7 @@ def _question_files(
     from spanbert_tf.tasks.question_answering.records import (
         CONTEXTS_FILE,
         QUESTIONS_FILE,
-        QuestionAnsweringInfo,
+        QuestionAnsweringManifest,
     )
     from spanbert_tf.tasks.question_answering.rows import QuestionOptions, write_questions
     from spanbert_tf.text.vocabulary import load_vocabulary
@@ -83,8 +83,8 @@ def _question_files(
     yield "SQuAD", squad, lambda: read_squad(str(squad))
     yield "rows of SQuAD", flat, lambda: read_squad(str(flat))
     yield "MRQA", mrqa, lambda: read_mrqa(str(mrqa))
-    info = records / "question_answering_info.json"
-    yield info.name, info, lambda: QuestionAnsweringInfo.load(str(records))
+    manifest = records / "question_answering_info.json"
+    yield manifest.name, manifest, lambda: QuestionAnsweringManifest.load(str(records))
     yield (
         "questions.jsonl",
         records / "questions.jsonl",
@@ -192,7 +192,7 @@ def _containers(directory: pathlib.Path) -> Iterator[Kind]:
     from spanbert_tf.files.preset import HEADS_FILE
     from spanbert_tf.models import SpanBertPretrainer
     from spanbert_tf.presets.preset import Preset
-    from spanbert_tf.tasks.question_answering.records import QuestionAnsweringInfo
+    from spanbert_tf.tasks.question_answering.records import QuestionAnsweringManifest
 
     settings = directory / "settings.yaml"
     settings.write_text("training:\n  steps: 10\n  batch_size: 4\nmodel: {num_layers: 2}\n")
@@ -206,7 +206,7 @@ def _containers(directory: pathlib.Path) -> Iterator[Kind]:
         with contextlib.suppress(OSError):  # then it is refused for that
             if rows.is_file():
                 _state_checksum(rows)
-        check_files(str(rows.parent), QuestionAnsweringInfo.load(str(rows.parent)).files)
+        check_files(str(rows.parent), QuestionAnsweringManifest.load(str(rows.parent)).files)
         check_frames([str(rows)])
         file = RecordFile(str(rows))
         file.read(range(len(file)))

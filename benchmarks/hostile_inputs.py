@@ -162,14 +162,14 @@ def _frame(num_bytes: int) -> Callable[[pathlib.Path], None]:
         from spanbert_tf.data.tfrecords import masked_checksum
         from spanbert_tf.files.contents import sha256
 
-        info = json.loads((path / "dataset_info.json").read_text())
-        shard, length = info["shards"][0], struct.pack("<Q", num_bytes)
+        manifest = json.loads((path / "dataset_info.json").read_text())
+        shard, length = manifest["shards"][0], struct.pack("<Q", num_bytes)
         with open(path / shard["file"], "ab") as file:
             file.write(length + masked_checksum(length) + b"xxxx")
         shard["num_records"] += 1
         shard["sha256"] = sha256(path / shard["file"])
         shard["num_bytes"] = (path / shard["file"]).stat().st_size
-        (path / "dataset_info.json").write_text(json.dumps(info))
+        (path / "dataset_info.json").write_text(json.dumps(manifest))
 
     return change
 

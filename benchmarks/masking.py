@@ -63,26 +63,30 @@ def main(records: str | None) -> None:
 
 
 def _compare(records: str) -> None:
-    info = PretrainingManifest.load(records)
+    manifest = PretrainingManifest.load(records)
     vocabulary = load_vocabulary(f"{records}/vocab.txt")
-    print(f"{info.num_records('train')} records of {info.sequence_length}, batch {BATCH_SIZE}")
+    print(
+        f"{manifest.num_records('train')} records of {manifest.sequence_length}, batch {BATCH_SIZE}"
+    )
     spans = MaskingOptions()
     full = _full_records(records)
     special = SpecialTokenIds.from_vocabulary(vocabulary)
-    packed = pack_rows(parse_records(full, info), special)[1].token_ids.numpy()
+    packed = pack_rows(parse_records(full, manifest), special)[1].token_ids.numpy()
 
     runs: dict[str, Callable[[], int]] = {
         "this masker, geometric_spans": _masking_run(records, spans, threads=1),
         "KerasHub MaskedLMMaskGenerator": _keras_hub_run(packed, vocabulary),
         "TensorFlow Text whole words": _tf_text_run(packed, vocabulary),
-        "plain-Python definition": _oracle_run(packed, vocabulary, info.unigram_counts(records)),
+        "plain-Python definition": _oracle_run(
+            packed, vocabulary, manifest.unigram_counts(records)
+        ),
         "reading to masking": _dataset_run(
             pretraining_dataset(records, batch_size=BATCH_SIZE), threads=1
         ),
         "masking, 1 thread by the clock": _masking_run(records, spans, threads=1),
         "masking, 2 threads by the clock": _masking_run(records, spans, threads=2),
     }
-    schemes = ["subwords", "whole_words", *info.annotations]
+    schemes = ["subwords", "whole_words", *manifest.annotations]
     for scheme in schemes:
         options = MaskingOptions(scheme=scheme)
         runs[f"this masker, {scheme}"] = _masking_run(records, options, threads=1)
@@ -101,24 +105,24 @@ def _compare(records: str) -> None:
 
 def _full_records(records: str) -> tf.Tensor:
     """One batch of serialized records whose blocks are full, or nearly; string [B]."""
-    info = PretrainingManifest.load(records)
-    serialized = next(iter(tf.data.TFRecordDataset(info.files(records, "train")).batch(8192)))
-    lengths = parse_records(serialized, info).lengths
+    manifest = PretrainingManifest.load(records)
+    serialized = next(iter(tf.data.TFRecordDataset(manifest.files(records, "train")).batch(8192)))
+    lengths = parse_records(serialized, manifest).lengths
     longest = tf.argsort(lengths, direction="DESCENDING", stable=True)
     return tf.gather(serialized, tf.gather(longest, tf.range(BATCH_SIZE) % tf.size(longest)))
 
 
 def _masking_run(records: str, options: MaskingOptions, threads: int) -> Callable[[], int]:
     """Masks one batch of packed rows again and again, in a new epoch each time."""
-    info = PretrainingManifest.load(records)
+    manifest = PretrainingManifest.load(records)
     vocabulary = load_vocabulary(f"{records}/vocab.txt")
     annotation = options.chosen_scheme.spans
     lists = ANNOTATIONS.get(annotation, ())
-    parsed = parse_records(_full_records(records), info, lists)
+    parsed = parse_records(_full_records(records), manifest, lists)
     _, blocks = pack_rows(parsed, SpecialTokenIds.from_vocabulary(vocabulary))
     annotated = pack_spans(parsed, annotation) if annotation else None
-    masker = SpanMasker.from_vocabulary(vocabulary, info.unigram_counts(records), options)
-    num_slots = options.num_slots(info.sequence_length, info.num_blocks)
+    masker = SpanMasker.from_vocabulary(vocabulary, manifest.unigram_counts(records), options)
+    num_slots = options.num_slots(manifest.sequence_length, manifest.num_blocks)
     record_ids = parsed.scalars[RECORD_ID]
 
     @tf.autograph.experimental.do_not_convert

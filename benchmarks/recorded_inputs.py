@@ -315,16 +315,16 @@ def damage_records(directory: pathlib.Path) -> None:
         directory: where the commands have written their records and presets.
     """
     records = directory / "prepare_single"
-    info = json.loads((records / "dataset_info.json").read_text())
+    manifest = json.loads((records / "dataset_info.json").read_text())
     shard = sorted(path.name for path in records.iterdir() if path.name.startswith("train-"))[0]
     whole = (records / shard).read_bytes()
     damages = {
         "flipped": (shard, whole[:300] + bytes([whole[300] ^ 4]) + whole[301:]),
         "truncated": (shard, whole[: len(whole) // 2]),
         "no_shard": (shard, None),
-        "no_info": ("dataset_info.json", None),
-        "broken_info": ("dataset_info.json", "{"),
-        "other_length": ("dataset_info.json", info | {"sequence_length": "x"}),
+        "no_manifest": ("dataset_info.json", None),
+        "broken_manifest": ("dataset_info.json", "{"),
+        "other_length": ("dataset_info.json", manifest | {"sequence_length": "x"}),
         "vocabulary": ("vocab.txt", (records / "vocab.txt").read_text() + "more\n"),
     }
     preset = directory / "pretrain_single" / "preset"

@@ -149,8 +149,8 @@ def messages() -> list[tuple[str, str]]:
         "flipped",
         "truncated",
         "no_shard",
-        "no_info",
-        "broken_info",
+        "no_manifest",
+        "broken_manifest",
         "other_length",
         "vocabulary",
     )

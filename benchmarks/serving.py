@@ -129,7 +129,7 @@ def _session(directory: str, precision: str) -> Callable[[str], object]:
         path = os.path.join(directory, "ours", str(1 + _PRECISIONS.index(precision)))
         graph = tf.compat.v1.saved_model.loader.load(session, ["serve"], path)
     signature = graph.signature_def["serving_default"]
-    fetches = {name: info.name for name, info in signature.outputs.items()}
+    fetches = {name: manifest.name for name, manifest in signature.outputs.items()}
     return lambda text: session.run(fetches, {signature.inputs["texts"].name: [text]})
 
 

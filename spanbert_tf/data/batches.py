@@ -163,15 +163,15 @@ def packed_batches(
     Raises:
         BadInputError: the rows are damaged, or there is none (to train on).
     """
-    info = records.info
+    manifest = records.manifest
     lengths = records.lengths(training=training)
-    if (longest := int(max(lengths))) > info.sequence_length:
+    if (longest := int(max(lengths))) > manifest.sequence_length:
         raise BadInputError(
-            f"{records}: has rows of {longest} tokens, and {info.file_name()} says "
-            f"{info.sequence_length} at most (sequence_length); write the records again"
+            f"{records}: has rows of {longest} tokens, and {manifest.file_name()} says "
+            f"{manifest.sequence_length} at most (sequence_length); write the records again"
         )
-    batches = LengthBatches(lengths, batch_size=batch_size, max_length=info.sequence_length)
-    rows = PackedRows(info, SpecialTokenIds.from_vocabulary(records.vocabulary).pad)
+    batches = LengthBatches(lengths, batch_size=batch_size, max_length=manifest.sequence_length)
+    rows = PackedRows(manifest, SpecialTokenIds.from_vocabulary(records.vocabulary).pad)
     parse_rows = functools.partial(parse, rows)
     return row_batches(records.rows, batches, parse_rows, training=training, **options)
 
@@ -180,15 +180,15 @@ class PackedRows:
     """Makes tensors of serialized rows.
 
     Args:
-        info: description of the rows.
+        manifest: description of the rows.
         pad_id: id of [PAD].
 
     Attributes:
-        info: as given.
+        manifest: as given.
     """
 
-    def __init__(self, info: TaskManifest, pad_id: int) -> None:
-        self.info = info
+    def __init__(self, manifest: TaskManifest, pad_id: int) -> None:
+        self.manifest = manifest
         self._pad_id = pad_id
 
     def parse(
@@ -207,7 +207,7 @@ class PackedRows:
             `paragraph_indices`, `sentence_indices` and `token_indices`, int32 [B, S]; and the
             task's own features, numbers as int32 or float32 [B], lists as int32 [B, S].
         """
-        stored = self.info.stored()
+        stored = self.manifest.stored()
         found = parse_examples(serialized, stored, width)
         _, num_tokens = found[ROW_TOKEN_IDS]
         static = [serialized.shape[0], None]
@@ -226,9 +226,9 @@ class PackedRows:
             "segment_ids": tf.cast(is_token & is_second, tf.int32),
             "padding_mask": tf.cast(is_token, tf.int32),
         }
-        if self.info.segment_aware:
+        if self.manifest.segment_aware:
             x |= {name: as_feature(name) for name in SEGMENT_POSITIONS}
-        return x, {name: as_feature(name) for name in self.info.features()}
+        return x, {name: as_feature(name) for name in self.manifest.features()}
 
 
 def row_batches(

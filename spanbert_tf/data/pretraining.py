@@ -76,19 +76,21 @@ def pretraining_dataset(
     seed = whole_number("seed", seed)
     first_batch = whole_number("first_batch", first_batch, least=0)
     directory = os.fspath(directory)
-    info = PretrainingManifest.load(directory)
-    info.check_fit(directory, split, segment_aware=segment_aware)
+    manifest = PretrainingManifest.load(directory)
+    manifest.check_fit(directory, split, segment_aware=segment_aware)
     if first_batch and split != "train":
         raise BadInputError(f"first_batch: {first_batch} of the {split} split; use skip() instead")
-    files = info.files(directory, split)
+    files = manifest.files(directory, split)
     if split == "train":
         first_record = first_batch * batch_size
-        chunks = training_chunks(files, info.num_records(split), seed, first_record)
+        chunks = training_chunks(files, manifest.num_records(split), seed, first_record)
     else:
-        missing = -info.num_records(split) % batch_size
-        fill = tf.data.Dataset.from_tensors(_empty_record(info)).repeat(missing)
+        missing = -manifest.num_records(split) % batch_size
+        fill = tf.data.Dataset.from_tensors(_empty_record(manifest)).repeat(missing)
         chunks = evaluation_chunks(files, fill)
-    pipeline = PretrainingPipeline(directory, info, options, seed=seed, segment_aware=segment_aware)
+    pipeline = PretrainingPipeline(
+        directory, manifest, options, seed=seed, segment_aware=segment_aware
+    )
     batches = chunks.map(pipeline.parse).prefetch(1).rebatch(batch_size, drop_remainder=True)
     return computed_ahead(batches, pipeline.mask)
 
@@ -99,29 +101,29 @@ class PretrainingPipeline:
     def __init__(
         self,
         directory: str,
-        info: PretrainingManifest,
+        manifest: PretrainingManifest,
         options: MaskingOptions,
         *,
         seed: int = 0,
         segment_aware: bool = False,
     ) -> None:
-        vocabulary = info.vocabulary(directory)
-        self._info = info
+        vocabulary = manifest.vocabulary(directory)
+        self._manifest = manifest
         self._options = options
         self._segment_aware = segment_aware
         self._special = SpecialTokenIds.from_vocabulary(vocabulary)
-        unigram_counts = info.unigram_counts(directory)
+        unigram_counts = manifest.unigram_counts(directory)
         self._masker = SpanMasker.from_vocabulary(vocabulary, unigram_counts, options, seed)
         self._spans = options.chosen_scheme.spans
-        self._span_features = info.span_features(self._spans, options.scheme, directory)
-        self._num_slots = options.num_slots(info.sequence_length, info.num_blocks)
+        self._span_features = manifest.span_features(self._spans, options.scheme, directory)
+        self._num_slots = options.num_slots(manifest.sequence_length, manifest.num_blocks)
 
     @tf.autograph.experimental.do_not_convert  # plain operations; conversion only costs time
     def parse(self, serialized: tf.Tensor, epochs: tf.Tensor) -> tuple[ParsedRecords, tf.Tensor]:
         """Parses records, string [W]; their epochs, int64 [W], are returned as they are."""
         position_lists = POSITION_LISTS if self._segment_aware else ()
         list_names = (*self._span_features, *position_lists)
-        return parse_records(serialized, self._info, list_names), epochs
+        return parse_records(serialized, self._manifest, list_names), epochs
 
     @tf.autograph.experimental.do_not_convert
     def mask(self, records: ParsedRecords, epochs: tf.Tensor) -> dict[str, tf.Tensor]:
@@ -135,9 +137,9 @@ class PretrainingPipeline:
         return features
 
 
-def _empty_record(info: PretrainingManifest) -> bytes:
+def _empty_record(manifest: PretrainingManifest) -> bytes:
     """A serialized record without tokens, to fill up a batch."""
     lists = [TOKEN_IDS, *POSITION_LISTS]
-    for annotation in info.annotations:
+    for annotation in manifest.annotations:
         lists += ANNOTATIONS[annotation]
-    return serialize_features(dict.fromkeys(scalar_names(info), 0), dict.fromkeys(lists, b""))
+    return serialize_features(dict.fromkeys(scalar_names(manifest), 0), dict.fromkeys(lists, b""))

@@ -166,25 +166,25 @@ class Records(os.PathLike, Generic[Info]):
 
     Args:
         directory: directory of the records.
-        info_class: class of their description.
+        manifest_class: class of their description.
 
     Attributes:
         directory: path of the directory.
-        info: their description.
+        manifest: their description.
 
     Raises:
         BadInputError: a file is missing, damaged or not what the description says.
     """
 
-    def __init__(self, directory: str | os.PathLike, info_class: type[Info]) -> None:
+    def __init__(self, directory: str | os.PathLike, manifest_class: type[Info]) -> None:
         self.directory = os.fspath(directory)
-        self.info = info_class.load(self.directory)
-        check_files(self.directory, self.info.files)
+        self.manifest = manifest_class.load(self.directory)
+        check_files(self.directory, self.manifest.files)
         self._lines: dict[str, list] = {}
 
     @classmethod
     def of(
-        cls, records: "str | os.PathLike | Records[Any]", info_class: type[Info]
+        cls, records: "str | os.PathLike | Records[Any]", manifest_class: type[Info]
     ) -> "Records[Info]":
         """Records that are open already as they are; those of a path are opened.
 
@@ -193,9 +193,9 @@ class Records(os.PathLike, Generic[Info]):
             MismatchError: they are those of another task.
         """
         if not isinstance(records, Records):
-            return cls(records, info_class)
-        if not isinstance(records.info, info_class):
-            raise MismatchError(f"{records}: holds no records of {info_class.task}")
+            return cls(records, manifest_class)
+        if not isinstance(records.manifest, manifest_class):
+            raise MismatchError(f"{records}: holds no records of {manifest_class.task}")
         return records
 
     def __fspath__(self) -> str:
@@ -205,13 +205,13 @@ class Records(os.PathLike, Generic[Info]):
         return self.directory
 
     def __repr__(self) -> str:
-        return f"<{self.info.num_rows:,} rows of {self.info.task} in {self.directory}>"
+        return f"<{self.manifest.num_rows:,} rows of {self.manifest.task} in {self.directory}>"
 
     @functools.cached_property
     def digest(self) -> str:
         """A hexadecimal digest of the names and contents of all files."""
-        name = self.info.file_name()
-        digests = {file: written["sha256"] for file, written in self.info.files.items()}
+        name = self.manifest.file_name()
+        digests = {file: written["sha256"] for file, written in self.manifest.files.items()}
         digests[name] = sha256(self._path(name))
         lines = "".join(f"{file}\0{digests[file]}\n" for file in sorted(digests))
         return hashlib.sha256(lines.encode()).hexdigest()
@@ -224,7 +224,7 @@ class Records(os.PathLike, Generic[Info]):
             BadInputError: it cannot be read.
             MismatchError: it is not that of the description.
         """
-        return self.info.vocabulary(self.directory)
+        return self.manifest.vocabulary(self.directory)
 
     @functools.cached_property
     def rows(self) -> RecordFile:
@@ -233,8 +233,8 @@ class Records(os.PathLike, Generic[Info]):
         Raises:
             BadInputError: they are damaged, or not as many as the description says.
         """
-        rows = RecordFile(self._path(self.info.rows_file))
-        self._check_count(self.info.rows_file, len(rows), self.info.num_rows, "rows")
+        rows = RecordFile(self._path(self.manifest.rows_file))
+        self._check_count(self.manifest.rows_file, len(rows), self.manifest.num_rows, "rows")
         return rows
 
     def lengths(self, *, training: bool = False) -> np.ndarray:
@@ -246,21 +246,23 @@ class Records(os.PathLike, Generic[Info]):
         Raises:
             BadInputError: they are damaged, not those of the description, or there is no row.
         """
-        lengths, info = self._all_lengths, self.info
-        lengths = lengths[: info.num_training_rows] if training else lengths
+        lengths, manifest = self._all_lengths, self.manifest
+        lengths = lengths[: manifest.num_training_rows] if training else lengths
         if not len(lengths):
-            path = self._path(info.rows_file)
+            path = self._path(manifest.rows_file)
             raise BadInputError(f"{path}: holds no rows{' to train on' * training}")
         return lengths
 
     @functools.cached_property
     def _all_lengths(self) -> np.ndarray:
-        info = self.info
-        lengths = load_lengths(self._path(info.rows_file))
-        self._check_count(info.rows_file, len(lengths), info.num_rows, "lengths of rows")
+        manifest = self.manifest
+        lengths = load_lengths(self._path(manifest.rows_file))
+        self._check_count(manifest.rows_file, len(lengths), manifest.num_rows, "lengths of rows")
         if len(lengths) and min(lengths) < 1:
-            raise BadInputError(f"{self._path(info.rows_file)}: has rows without tokens; {_ADVICE}")
-        self._check_count(info.rows_file, int(lengths.sum()), info.num_tokens, "tokens")
+            raise BadInputError(
+                f"{self._path(manifest.rows_file)}: has rows without tokens; {_ADVICE}"
+            )
+        self._check_count(manifest.rows_file, int(lengths.sum()), manifest.num_tokens, "tokens")
         return lengths
 
     def lines(self, name: str) -> list[Any]:
@@ -272,10 +274,10 @@ class Records(os.PathLike, Generic[Info]):
             BadInputError: one is no such value, or there are more or fewer than was counted.
         """
         if name not in self._lines:
-            kind, count = self.info.line_files[name]
+            kind, count = self.manifest.line_files[name]
             lines = read_json_lines(self._path(name), kind)
             if count is not None:
-                self._check_count(name, len(lines), self.info.counts.get(count, -1), "lines")
+                self._check_count(name, len(lines), self.manifest.counts.get(count, -1), "lines")
             self._lines[name] = lines
         return self._lines[name]
 
@@ -286,10 +288,10 @@ class Records(os.PathLike, Generic[Info]):
     def damage(self) -> BadInputError | None:
         """The error that names the first damaged row, for which every row is read."""
         return find_damaged_record(
-            self._path(self.info.rows_file),
-            self.info.stored(),
-            num_records=self.info.num_rows,
-            info_file=self.info.file_name(),
+            self._path(self.manifest.rows_file),
+            self.manifest.stored(),
+            num_records=self.manifest.num_rows,
+            info_file=self.manifest.file_name(),
             lengths=(ROW_TOKEN_IDS, self._all_lengths),
         )
 
@@ -299,6 +301,6 @@ class Records(os.PathLike, Generic[Info]):
     def _check_count(self, name: str, found: int, stated: int, unit: str) -> None:
         if found != stated:
             raise BadInputError(
-                f"{self._path(name)}: holds {found:,} {unit}, and {self.info.file_name()} counts "
-                f"{stated:,}; {_ADVICE}"
+                f"{self._path(name)}: holds {found:,} {unit}, and "
+                f"{self.manifest.file_name()} counts {stated:,}; {_ADVICE}"
             )

@@ -15,13 +15,25 @@ from typing import Any, NamedTuple
 import numpy as np
 import tensorflow as tf
 
-from spanbert_tf.data import manifest
 from spanbert_tf.data.examples import Stored
+from spanbert_tf.data.manifest import (
+    FIRST_TOKEN_INDEX,
+    NEXT_SENTENCE_LABEL,
+    PARAGRAPH_INDICES,
+    PARAGRAPH_STARTS,
+    RECORD_ID,
+    SECOND_SEGMENT_START,
+    SENTENCE_INDICES,
+    SENTENCE_STARTS,
+    SPAN_LISTS,
+    TOKEN_IDS,
+    PretrainingManifest,
+)
 from spanbert_tf.masking import AnnotatedSpans, Blocks
 from spanbert_tf.text.vocabulary import SpecialTokenIds
 
-_SCALARS = (manifest.RECORD_ID, manifest.FIRST_TOKEN_INDEX)
-_PAIR_SCALARS = (manifest.SECOND_SEGMENT_START, manifest.NEXT_SENTENCE_LABEL)
+_SCALARS = (RECORD_ID, FIRST_TOKEN_INDEX)
+_PAIR_SCALARS = (SECOND_SEGMENT_START, NEXT_SENTENCE_LABEL)
 _NUMBERS = {
     "int64": tf.io.FixedLenFeature([], tf.int64),
     "float32": tf.io.FixedLenFeature([], tf.float32),
@@ -41,30 +53,30 @@ class ParsedRecords(NamedTuple):
     @property
     def inner_bounds(self) -> list[tf.Tensor]:
         """Positions in the text where all blocks but the first begin: G - 1 of int64 [B, 1]."""
-        start = self.scalars.get(manifest.SECOND_SEGMENT_START)
+        start = self.scalars.get(SECOND_SEGMENT_START)
         return [] if start is None else [start[:, tf.newaxis]]
 
 
-def scalar_names(info: manifest.PretrainingManifest) -> tuple[str, ...]:
+def scalar_names(manifest: PretrainingManifest) -> tuple[str, ...]:
     """Names of the integer features of single or pair records."""
-    return _SCALARS + (_PAIR_SCALARS if info.num_blocks > 1 else ())
+    return _SCALARS + (_PAIR_SCALARS if manifest.num_blocks > 1 else ())
 
 
 def parse_records(
-    serialized: tf.Tensor, info: manifest.PretrainingManifest, list_names: tuple[str, ...] = ()
+    serialized: tf.Tensor, manifest: PretrainingManifest, list_names: tuple[str, ...] = ()
 ) -> ParsedRecords:
     """Parses a batch of pre-training records.
 
     Args:
         serialized: string [B], `tf.train.Example`s.
-        info: description of the records.
+        manifest: description of the records.
         list_names: the lists to parse besides the token ids.
     """
-    names = scalar_names(info)
-    stored = info.stored()
-    wanted = {name: stored[name] for name in (*names, manifest.TOKEN_IDS, *list_names)}
-    parsed = parse_examples(serialized, wanted, info.num_places)
-    token_ids, lengths = parsed.pop(manifest.TOKEN_IDS)
+    names = scalar_names(manifest)
+    stored = manifest.stored()
+    wanted = {name: stored[name] for name in (*names, TOKEN_IDS, *list_names)}
+    parsed = parse_examples(serialized, wanted, manifest.num_places)
+    token_ids, lengths = parsed.pop(TOKEN_IDS)
     return ParsedRecords(
         token_ids,
         lengths,
@@ -174,8 +186,8 @@ def pack_rows(
     token_ids = tf.where(is_end, special.end, token_ids)
     token_ids = tf.where(is_text, token_ids, special.pad)
     features = {"segment_ids": segment_ids, "padding_mask": tf.cast(is_text, tf.int32)}
-    if manifest.NEXT_SENTENCE_LABEL in records.scalars:
-        labels = records.scalars[manifest.NEXT_SENTENCE_LABEL]
+    if NEXT_SENTENCE_LABEL in records.scalars:
+        labels = records.scalars[NEXT_SENTENCE_LABEL]
         features["next_sentence_labels"] = tf.cast(labels, tf.int32)
     sizes = [end - start for start, end in zip(starts, ends, strict=True)]
     return features, Blocks(token_ids, tf.concat(starts, axis=1), tf.concat(sizes, axis=1))
@@ -183,7 +195,7 @@ def pack_rows(
 
 def pack_spans(records: ParsedRecords, name: str) -> AnnotatedSpans:
     """The spans of a list of `SPAN_LISTS`, whose features were parsed, as positions in the rows."""
-    start_name, *end_names = manifest.SPAN_LISTS[name]
+    start_name, *end_names = SPAN_LISTS[name]
     starts, counts = records.lists[start_name]
     most = tf.maximum(tf.reduce_max(counts), 1)  # lists are as wide as rows, and nearly empty
     starts = tf.cast(starts[:, :most], tf.int64)  # [B, E]
@@ -229,11 +241,11 @@ def segment_aware_indices(records: ParsedRecords) -> dict[str, tf.Tensor]:
         values = tf.gather(tf.cast(records.lists[values_name][0], tf.int64), found, batch_dims=1)
         return values, positions - tf.gather(starts, found, batch_dims=1)
 
-    paragraphs, _ = at_positions(manifest.PARAGRAPH_STARTS, manifest.PARAGRAPH_INDICES)
-    sentences, tokens = at_positions(manifest.SENTENCE_STARTS, manifest.SENTENCE_INDICES)
+    paragraphs, _ = at_positions(PARAGRAPH_STARTS, PARAGRAPH_INDICES)
+    sentences, tokens = at_positions(SENTENCE_STARTS, SENTENCE_INDICES)
     # The block's first sentence may have begun before the block.
     in_first_sentence = tokens == positions
-    first_token = records.scalars[manifest.FIRST_TOKEN_INDEX][:, tf.newaxis]
+    first_token = records.scalars[FIRST_TOKEN_INDEX][:, tf.newaxis]
     tokens += tf.where(in_first_sentence, first_token, 0)
     tokens = tf.where(block_positions < 0, tf.zeros_like(tokens), tokens)
     is_empty = records.lengths[:, tf.newaxis] == 0  # a filling row has no sentence

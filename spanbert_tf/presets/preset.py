@@ -30,7 +30,7 @@ _DAMAGE = (
 )
 
 
-class RecordsInfo(Protocol):
+class RecordsManifest(Protocol):
     """The vocabulary and casing in the manifest of any kind of records."""
 
     @property
@@ -210,7 +210,7 @@ def _first_line(error: Exception) -> str:
 
 
 def check_tokenizer(
-    tokenizer: keras_hub.tokenizers.Tokenizer, preset: str, data: str, info: RecordsInfo
+    tokenizer: keras_hub.tokenizers.Tokenizer, preset: str, data: str, manifest: RecordsManifest
 ) -> None:
     """Refuses a tokenizer that does not read text as records were written.
 
@@ -218,7 +218,7 @@ def check_tokenizer(
         tokenizer: the tokenizer of a preset.
         preset: name of the preset, for errors.
         data: directory of the records, for errors.
-        info: manifest of the records.
+        manifest: manifest of the records.
 
     Raises:
         BadInputError: it is of another project.
@@ -229,13 +229,13 @@ def check_tokenizer(
             f"{preset}: its tokenizer is a {type(tokenizer).__name__}, not a SpanBertTokenizer; "
             f"{convert_keras_command(preset)}"
         )
-    if tokenizer.casing != info.casing:
+    if tokenizer.casing != manifest.casing:
         raise MismatchError(
-            f"{preset}: its text is {tokenizer.casing.describe()}, that of the records in {data} "
-            f"{info.casing.describe()} (lowercase, strip_accents); write the records again with "
-            f"--preset {preset}"
+            f"{preset}: its text is {tokenizer.casing.describe()}, that of the records in "
+            f"{data} {manifest.casing.describe()} (lowercase, strip_accents); "
+            f"write the records again with --preset {preset}"
         )
-    if vocabulary_hash(tokenizer.get_vocabulary()) != info.vocabulary_hash:
+    if vocabulary_hash(tokenizer.get_vocabulary()) != manifest.vocabulary_hash:
         raise MismatchError(
             f"{preset}: its vocabulary is not that of the records in {data} (vocabulary_hash); "
             f"write the records again with --preset {preset}"

@@ -30,7 +30,7 @@ def configured_dataset(config: PretrainingConfig, data: str, **options: object) 
     )
 
 
-def check_records(config: PretrainingConfig, info: PretrainingManifest, data: str) -> None:
+def check_records(config: PretrainingConfig, manifest: PretrainingManifest, data: str) -> None:
     """Checks that records are what a configuration trains on; `data` is named in errors.
 
     Raises:
@@ -39,14 +39,14 @@ def check_records(config: PretrainingConfig, info: PretrainingManifest, data: st
     """
     names = ("sequence_length", "sequences", "vocabulary_size")
     wanted = {name: getattr(config.data, name) for name in names}
-    info.check_values(wanted, data, functools.partial(_fitting, config))
-    num_records = info.num_records("train")
+    manifest.check_values(wanted, data, functools.partial(_fitting, config))
+    num_records = manifest.num_records("train")
     if num_records < config.training.batch_size:
         raise BadInputError(
             f"{data}: {num_records} training records are fewer than one batch; write more records, "
             f"or --set training.batch_size={max(num_records, 1)}"
         )
-    if not info.num_records("validation"):
+    if not manifest.num_records("validation"):
         raise BadInputError(
             f"{data}: no held-out records to evaluate on; write the records again with a larger "
             "--validation-fraction"
@@ -69,10 +69,10 @@ def _is_absolute(config: PretrainingConfig) -> bool:
     return config.model.position_embeddings == "absolute"
 
 
-def tokens_per_row(info: PretrainingManifest) -> float:
+def tokens_per_row(manifest: PretrainingManifest) -> float:
     """Tokens of a packed training row on average, special tokens counted, padding not."""
-    text = info.num_tokens("train") / info.num_records("train")
-    return text + info.num_blocks + 1
+    text = manifest.num_tokens("train") / manifest.num_records("train")
+    return text + manifest.num_blocks + 1
 
 
 @dataclasses.dataclass(frozen=True)
@@ -81,7 +81,7 @@ class RunDatasets:
 
     config: PretrainingConfig  # configuration of the run
     data: str  # directory of the records
-    info: PretrainingManifest  # description of the records
+    manifest: PretrainingManifest  # description of the records
     devices: Devices  # devices of the run
 
     def training(self, first_batch: int) -> tf.data.Dataset:
@@ -99,7 +99,7 @@ class RunDatasets:
         past it with `steps_per_execution`, and past the data under a strategy.
         """
         training = self.config.training
-        num_batches = -(-self.info.num_records("validation") // training.batch_size)
+        num_batches = -(-self.manifest.num_records("validation") // training.batch_size)
         num_batches = min(num_batches, training.evaluate_batches or num_batches)
         batches = configured_dataset(self.config, self.data, split="validation").take(num_batches)
         stated = batches.apply(tf.data.experimental.assert_cardinality(num_batches))
@@ -107,11 +107,13 @@ class RunDatasets:
 
     def files_of_batch(self, number: int) -> list[str]:
         """The names of the files that hold a record of a global training batch."""
-        info, training = self.info, self.config.training
-        files = info.files(self.data, "train")
+        manifest, training = self.manifest, self.config.training
+        files = manifest.files(self.data, "train")
         first_record = number * training.batch_size
-        chunks = training_chunks(files, info.num_records("train"), training.seed, first_record)
-        ids = chunks.map(lambda serialized, _: parse_records(serialized, info).scalars[RECORD_ID])
+        chunks = training_chunks(files, manifest.num_records("train"), training.seed, first_record)
+        ids = chunks.map(
+            lambda serialized, _: parse_records(serialized, manifest).scalars[RECORD_ID]
+        )
         wanted = set(next(ids.rebatch(training.batch_size).as_numpy_iterator()).tolist())
         return [os.path.basename(path) for path in files if wanted & _record_ids(path)]
 

@@ -68,13 +68,13 @@ def inspect_records(
         picture = Output(png, FileKind("a picture", _is_picture), overwrite=overwrite)
         picture.check()
     settings = load_config(config, overrides)
-    info = PretrainingManifest.load(data)
-    _print_counts(console, data, info)
+    manifest = PretrainingManifest.load(data)
+    _print_counts(console, data, manifest)
     title = f"{config}: {settings.masking.scheme}"
-    with named_damage(lambda: info.damage(data)):
+    with named_damage(lambda: manifest.damage(data)):
         lengths = count_span_lengths(data, settings.masking, seed=settings.training.seed)
         _print_lengths(console, lengths, title)
-        _print_examples(console, data, info, settings, num_examples)
+        _print_examples(console, data, manifest, settings, num_examples)
         _print_head_steps(console, settings)
         if index_names := POSITION_EMBEDDINGS[settings.model.position_embeddings]:
             sizes = {name: getattr(settings.model, TABLE_SIZES[name]) for name in index_names}
@@ -92,21 +92,21 @@ def _is_picture(path: str) -> bool:
     return head.startswith(b"\x89PNG") and b"Software\0Matplotlib" in head
 
 
-def fill_rate(info: PretrainingManifest, split: str = "train") -> float:
+def fill_rate(manifest: PretrainingManifest, split: str = "train") -> float:
     """The share of a packed row's places for text that hold text."""
-    return info.num_tokens(split) / (info.num_places * info.num_records(split))
+    return manifest.num_tokens(split) / (manifest.num_places * manifest.num_records(split))
 
 
-def rows_for_tokens(info: PretrainingManifest, num_tokens: int = PAPER_BATCH_TOKENS) -> int:
+def rows_for_tokens(manifest: PretrainingManifest, num_tokens: int = PAPER_BATCH_TOKENS) -> int:
     """How many packed rows hold a number of tokens, special tokens counted, on average."""
-    return round(num_tokens / tokens_per_row(info))
+    return round(num_tokens / tokens_per_row(manifest))
 
 
-def _print_counts(console: DataConsole, data: str, info: PretrainingManifest) -> None:
-    annotations = ", ".join(info.annotations) or "none"
+def _print_counts(console: DataConsole, data: str, manifest: PretrainingManifest) -> None:
+    annotations = ", ".join(manifest.annotations) or "none"
     summary = (
-        f"{data}: {info.sequences} sequences of {info.sequence_length}, "
-        f"{info.casing.describe()}, vocabulary of {info.vocabulary_size:,}, "
+        f"{data}: {manifest.sequences} sequences of {manifest.sequence_length}, "
+        f"{manifest.casing.describe()}, vocabulary of {manifest.vocabulary_size:,}, "
         f"annotations: {annotations}"
     )
     console.print(summary, highlight=False)
@@ -114,29 +114,30 @@ def _print_counts(console: DataConsole, data: str, info: PretrainingManifest) ->
     for column in table.columns[1:]:
         column.justify = "right"
     for split in SPLITS:
-        records = info.num_records(split)
-        shards = sum(shard.split == split for shard in info.shards)
-        fill = f"{fill_rate(info, split):.1%}" if records else "-"
-        table.add_row(split, f"{shards:,}", f"{records:,}", f"{info.num_tokens(split):,}", fill)
+        records = manifest.num_records(split)
+        shards = sum(shard.split == split for shard in manifest.shards)
+        fill = f"{fill_rate(manifest, split):.1%}" if records else "-"
+        table.add_row(split, f"{shards:,}", f"{records:,}", f"{manifest.num_tokens(split):,}", fill)
     console.print(table)
-    if info.repaired_from:
+    if manifest.repaired_from:
         console.print("Before `prepare repair`, which may have left records out:")
-    for name, count in info.counts.items():
+    for name, count in manifest.counts.items():
         console.print(f"  {name.replace('_', ' ')}: {count:,}")
+    rows = rows_for_tokens(manifest)
     console.print(
-        f"The paper's batch of {PAPER_BATCH_TOKENS:,} tokens is {rows_for_tokens(info):,} rows: "
-        f"--set training.batch_size={rows_for_tokens(info)}"
+        f"The paper's batch of {PAPER_BATCH_TOKENS:,} tokens is {rows:,} rows: "
+        f"--set training.batch_size={rows}"
     )
 
 
 def _print_examples(
     console: DataConsole,
     data: str,
-    info: PretrainingManifest,
+    manifest: PretrainingManifest,
     settings: PretrainingConfig,
     num_examples: int,
 ) -> None:
-    vocabulary = info.vocabulary(data)
+    vocabulary = manifest.vocabulary(data)
     options = settings.masking
     batches = pretraining_dataset(
         data,
@@ -271,14 +272,14 @@ def count_clipped_indices(
     `table_sizes` are the rows of the tables of the indices that are counted.
     """
     directory = os.fspath(directory)
-    info = PretrainingManifest.load(directory)
+    manifest = PretrainingManifest.load(directory)
 
     @tf.autograph.experimental.do_not_convert
     def indices_and_lengths(serialized: tf.Tensor) -> tuple[dict[str, tf.Tensor], tf.Tensor]:
-        records = parse_records(serialized, info, POSITION_LISTS)
+        records = parse_records(serialized, manifest, POSITION_LISTS)
         return segment_aware_indices(records), records.lengths
 
-    batches = tf.data.TFRecordDataset(info.files(directory, split)).batch(_ROWS_AT_ONCE)
+    batches = tf.data.TFRecordDataset(manifest.files(directory, split)).batch(_ROWS_AT_ONCE)
     batches = batches.take(max_batches).map(indices_and_lengths)
     num_records = num_tokens = 0
     clipped = dict.fromkeys(table_sizes, 0)

@@ -92,14 +92,14 @@ class PretrainingJob(Job):
         *,
         show_next_steps: bool,
     ) -> None:
-        self._info = PretrainingManifest.load(data)
-        check_records(config, self._info, data)
+        self._manifest = PretrainingManifest.load(data)
+        check_records(config, self._manifest, data)
         self.config, self._data, self._preset = config, data, initial_preset
         self.best = Best("loss", "min").or_by(config.training.best_metric)
         self._show_next_steps = show_next_steps
-        self.inputs = {"--data": self._info.digest}
+        self.inputs = {"--data": self._manifest.digest}
         self.num_steps = config.training.steps
-        self.tokens_per_step = config.training.batch_size * tokens_per_row(self._info)
+        self.tokens_per_step = config.training.batch_size * tokens_per_row(self._manifest)
         self.hidden_dim = config.model.hidden_dim
         self.learning_rate = WarmupLinearDecay(
             config.optimizer.learning_rate,
@@ -113,10 +113,10 @@ class PretrainingJob(Job):
 
     def build(self, devices: Devices) -> SpanBertPretrainer:
         """The data sets, and a new pretrainer with its optimizer."""
-        self._datasets = RunDatasets(self.config, self._data, self._info, devices)
+        self._datasets = RunDatasets(self.config, self._data, self._manifest, devices)
         # First: it refuses records that lack what the masking needs.
         self._held_out = self._datasets.held_out()
-        model = compiled_pretrainer(self.config, self._info.vocabulary_size)
+        model = compiled_pretrainer(self.config, self._manifest.vocabulary_size)
         check_best(self.best, [metric.name for metric in model.metrics], self._data)
         return model
 
@@ -128,7 +128,7 @@ class PretrainingJob(Job):
         reads_preset = self._preset and (is_new or os.path.isdir(self._preset))
         loaded = {}
         if is_new and self._preset:
-            loaded = begin_with_preset(self._model, self._preset, self._data, self._info)
+            loaded = begin_with_preset(self._model, self._preset, self._data, self._manifest)
         elif reads_preset:
             load_preset_into(self._model, self._preset)
         if is_new or reads_preset:
@@ -136,7 +136,7 @@ class PretrainingJob(Job):
             self.inputs[_PRESET] = digest
         if is_new and self.config.objectives.output_bias == "unigrams":
             trained = [part for part, outcome in loaded.items() if outcome == LOADED]
-            counts = self._info.unigram_counts(self._data)
+            counts = self._manifest.unigram_counts(self._data)
             for head in begin_at_frequencies(self._model, counts, trained):
                 words = head.replace("_", " ")
                 print_line(f"  output bias of the {words}: frequencies of the training text")
@@ -149,13 +149,14 @@ class PretrainingJob(Job):
 
     def describe(self, model: SpanBertPretrainer) -> str:
         """Steps, rows and epochs."""
-        training, num_records = self.config.training, self._info.num_records("train")
+        training, num_records = self.config.training, self._manifest.num_records("train")
         passes = training.steps * training.batch_size / num_records
         alone = min(training.head_steps, training.steps)
         heads = f", the heads alone in the first {alone:,}" if alone else ""
         return (
             f"{training.steps:,} steps of {training.batch_size:,} rows of "
-            f"{self._info.sequence_length}, {passes:,.1f} epochs of {num_records:,} records{heads}"
+            f"{self._manifest.sequence_length}, {passes:,.1f} epochs of {num_records:,} "
+            f"records{heads}"
         )
 
     def phases(self, first_step: int) -> Iterable[Phase]:
@@ -202,8 +203,8 @@ class PretrainingJob(Job):
         if share:
             print_line(f"encoder: {share:g} x first weights + {1 - share:g} x trained weights")
         measured = mixed or evaluation_after(output, step)
-        facts = _card_facts(self.config, self._info, measured, step)
-        save_run_preset(self._model, self._data, output, self._info, facts)
+        facts = _card_facts(self.config, self._manifest, measured, step)
+        save_run_preset(self._model, self._data, output, self._manifest, facts)
         print_summary(output, step, measured, show_next_steps=self._show_next_steps)
         return model
 
@@ -228,7 +229,7 @@ class PretrainingJob(Job):
 
     def damage(self) -> BadInputError | None:
         """The record that cannot be read."""
-        return self._info.damage(self._data)
+        return self._manifest.damage(self._data)
 
     def files_of_step(self, step: int) -> str:
         """The files that hold the records of a batch."""
@@ -239,16 +240,16 @@ def save_run_preset(
     model: SpanBertPretrainer,
     data: str,
     output: str,
-    info: PretrainingManifest,
+    manifest: PretrainingManifest,
     facts: Mapping[str, str],
 ) -> None:
     """Writes the preset of a finished run into its directory."""
     vocabulary = load_vocabulary(os.path.join(data, VOCABULARY_FILE))
     save_pretraining_preset(
         model,
-        SpanBertTokenizer(vocabulary, **info.casing._asdict()),
+        SpanBertTokenizer(vocabulary, **manifest.casing._asdict()),
         os.path.join(output, PRESET),
-        sequence_length=info.sequence_length,
+        sequence_length=manifest.sequence_length,
         facts=facts,
         overwrite=True,
     )
@@ -256,7 +257,7 @@ def save_run_preset(
 
 def _card_facts(
     config: PretrainingConfig,
-    info: PretrainingManifest,
+    manifest: PretrainingManifest,
     measured: Mapping[str, float],
     step: int,
 ) -> dict[str, str]:
@@ -272,9 +273,11 @@ def _card_facts(
     )
     facts = {
         "Pre-training": f"{config.masking.scheme} masking, {training.steps:,} steps of "
-        f"{training.batch_size} rows of {info.sequence_length} positions",
+        f"{training.batch_size} rows of {manifest.sequence_length} positions",
         "Objectives": ", ".join(names),
-        "Data": f"{info.num_records('train'):,} records, {info.num_tokens('train'):,} tokens",
+        "Data": (
+            f"{manifest.num_records('train'):,} records, {manifest.num_tokens('train'):,} tokens"
+        ),
         "Held-out losses in nats": ", ".join(losses),
     }
     if step != training.steps:

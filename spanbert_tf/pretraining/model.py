@@ -88,11 +88,11 @@ def begin_with_preset(
     model: SpanBertPretrainer,
     preset: str | os.PathLike | Preset,
     data: str,
-    info: PretrainingManifest,
+    manifest: PretrainingManifest,
 ) -> dict[str, str]:
     """Gives a model the weights of a preset and prints, part by part, what was copied."""
     preset = Preset.of(preset)
-    check_tokenizer(preset.tokenizer, preset.name, data, info)
+    check_tokenizer(preset.tokenizer, preset.name, data, manifest)
     report = load_preset_into(model, preset)
     print_line(f"{preset}:")
     for part, outcome in report.items():

@@ -55,10 +55,10 @@ def count_span_lengths(
         max_batches: where to stop.
     """
     directory = os.fspath(directory)
-    info = PretrainingManifest.load(directory)
-    vocabulary = info.vocabulary(directory)
+    manifest = PretrainingManifest.load(directory)
+    vocabulary = manifest.vocabulary(directory)
     is_word_start = np.array([not is_continuation(piece) for piece in vocabulary])
-    num_batches = min(-(-info.num_records(split) // _BATCH_SIZE), max_batches)
+    num_batches = min(-(-manifest.num_records(split) // _BATCH_SIZE), max_batches)
     batches = pretraining_dataset(
         directory, batch_size=_BATCH_SIZE, masking=options, split=split, seed=seed
     )
@@ -73,9 +73,9 @@ def count_span_lengths(
         for length, share in enumerate(options.span_length_probabilities(), start=1):
             exact[min(length, _LONGEST_SHOWN)] += float(share)
         special = SpecialTokenIds.from_vocabulary(vocabulary)
-        records = tf.data.TFRecordDataset(info.files(directory, split)).batch(_BATCH_SIZE)
+        records = tf.data.TFRecordDataset(manifest.files(directory, split)).batch(_BATCH_SIZE)
         lengths = records.take(num_batches).map(
-            lambda some: _drawn_lengths(some, info, special, is_word_start, options, seed)
+            lambda some: _drawn_lengths(some, manifest, special, is_word_start, options, seed)
         )
         for some in lengths.as_numpy_iterator():
             drawn += _histogram(some)
@@ -126,14 +126,14 @@ def _merged_lengths(batch: dict[str, np.ndarray], is_word_start: np.ndarray) -> 
 @tf.autograph.experimental.do_not_convert
 def _drawn_lengths(
     serialized: tf.Tensor,
-    info: PretrainingManifest,
+    manifest: PretrainingManifest,
     special: SpecialTokenIds,
     is_word_start: np.ndarray,
     options: MaskingOptions,
     seed: int,
 ) -> tf.Tensor:
     """Words of the first draw of each block of some records, [blocks with text]."""
-    records = parse_records(serialized, info)
+    records = parse_records(serialized, manifest)
     _, blocks = pack_rows(records, special)
     words = find_words(blocks, tf.constant(is_word_start))
     record_ids = records.scalars[RECORD_ID]

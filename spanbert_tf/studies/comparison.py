@@ -266,13 +266,13 @@ def _plot(results: Sequence[Result], path: str) -> None:
 
 
 def small_version(
-    name: str, info: PretrainingManifest, steps: int, overrides: Sequence[str] = ()
+    name: str, manifest: PretrainingManifest, steps: int, overrides: Sequence[str] = ()
 ) -> PretrainingConfig:
     """Loads a configuration with the size and the optimizer of `spanbert_tiny`, for some records.
 
     Args:
         name: name of a shipped configuration, or a file.
-        info: manifest of the records.
+        manifest: manifest of the records.
         steps: steps of the run and of its learning-rate schedule.
         overrides: texts `section.key=value`.
 
@@ -287,7 +287,7 @@ def small_version(
         "model.intermediate_dim": tiny.model.intermediate_dim,
         "model.dropout": tiny.model.dropout,
         "model.attention_dropout": tiny.model.attention_dropout,
-        "model.max_sequence_length": info.sequence_length,
+        "model.max_sequence_length": manifest.sequence_length,
         "objectives.span_position_dim": tiny.objectives.span_position_dim,
         "optimizer.learning_rate": tiny.optimizer.learning_rate,
         "training.batch_size": tiny.training.batch_size,
@@ -297,11 +297,11 @@ def small_version(
         "optimizer.encoder_learning_rate": None,
         "optimizer.layer_decay": 1,
     }
-    return _sized(name, values, info, steps, overrides)
+    return _sized(name, values, manifest, steps, overrides)
 
 
 def _continued_version(
-    name: str, preset: Preset, info: PretrainingManifest, steps: int, overrides: Sequence[str]
+    name: str, preset: Preset, manifest: PretrainingManifest, steps: int, overrides: Sequence[str]
 ) -> PretrainingConfig:
     """Loads a configuration with the shape of a preset's encoder.
 
@@ -315,19 +315,19 @@ def _continued_version(
         "training.head_steps": round(head_share * steps),
         "training.batch_size": load_config(_CONTINUING).training.batch_size,
     }
-    return _sized(name, values, info, steps, overrides)
+    return _sized(name, values, manifest, steps, overrides)
 
 
 def _sized(
     name: str,
     size: Mapping[str, Any],
-    info: PretrainingManifest,
+    manifest: PretrainingManifest,
     steps: int,
     overrides: Sequence[str],
 ) -> PretrainingConfig:
     values = {
         **size,
-        "data.sequence_length": info.sequence_length,
+        "data.sequence_length": manifest.sequence_length,
         "optimizer.warmup_steps": steps // 10,
         "training.strategy": "one_device",
         "training.steps": steps,

@@ -73,8 +73,8 @@ def described_task(config: FinetuningConfig, encoder: PretrainingConfig) -> Desc
     size = vocabulary_size(encoder)
     names = [*SPECIAL_TOKENS, *(f"[unused{number}]" for number in range(1, 100))]
     vocabulary = [*names, *(f"piece{number}" for number in range(len(names), size))]
-    info = described_records(task, config, size)
-    _check_encoder(encoder, info)
+    manifest = described_records(task, config, size)
+    _check_encoder(encoder, manifest)
 
     def build() -> keras.Model:
         backbone = SpanBertBackbone(
@@ -83,25 +83,25 @@ def described_task(config: FinetuningConfig, encoder: PretrainingConfig) -> Desc
             lora_rank=config.optimizer.lora_rank,
             dtype=config.training.precision,
         )
-        model = task.build(backbone, SpanBertTokenizer(vocabulary), info, config)
+        model = task.build(backbone, SpanBertTokenizer(vocabulary), manifest, config)
         if config.optimizer.lora_rank is not None:
             train_new_pooler(model, is_pooler_trained=encoder.objectives.next_sentence)
         compile_task(model, config, _NUM_STEPS)
         return model
 
-    return undrawn(build), task_batch(info, task, config.training.batch_size)
+    return undrawn(build), task_batch(manifest, task, config.training.batch_size)
 
 
-def _check_encoder(encoder: PretrainingConfig, info: TaskManifest) -> None:
+def _check_encoder(encoder: PretrainingConfig, manifest: TaskManifest) -> None:
     """Checks that an encoder has the positions of a task's rows, and enough of them."""
     model = encoder.model
-    length = info.sequence_length
+    length = manifest.sequence_length
     is_aware = model.position_embeddings != "absolute"
-    if info.segment_aware != is_aware:
+    if manifest.segment_aware != is_aware:
         kinds = ("SegaBERT's", "BERT's") if is_aware else ("BERT's", "SegaBERT's")
         raise ConfigurationError(
-            f"--encoder: has {kinds[0]} positions, the rows of {info.task} have {kinds[1]}; name "
-            "one that reads them (of SegaBERT, segabert_base)"
+            f"--encoder: has {kinds[0]} positions, the rows of {manifest.task} have {kinds[1]}; "
+            "name one that reads them (of SegaBERT, segabert_base)"
         )
     if model.position_embeddings.startswith("absolute") and model.max_sequence_length < length:
         raise ConfigurationError(
@@ -119,7 +119,7 @@ def positions_of_row(config: AnyConfig) -> int:
 
 def described_records(task: Task, config: FinetuningConfig, size: int) -> TaskManifest:
     """Makes the manifest that records for a configuration would have, with the usual labels."""
-    manifest_class = task.info_class
+    manifest_class = task.manifest_class
     values = {
         "vocabulary_hash": "",
         "vocabulary_size": size,
@@ -139,9 +139,9 @@ def described_records(task: Task, config: FinetuningConfig, size: int) -> TaskMa
     return manifest_class(**{name: values[name] for name in fields if name in values})
 
 
-def task_batch(info: TaskManifest, task: Task, rows: int) -> tuple[Any, Any, Any]:
+def task_batch(manifest: TaskManifest, task: Task, rows: int) -> tuple[Any, Any, Any]:
     """Describes the widest training batch of a task, `(x, y, sample_weight)`."""
-    specs = (*task.widest_batch(info, rows), tf.TensorSpec([rows], tf.float32))
+    specs = (*task.widest_batch(manifest, rows), tf.TensorSpec([rows], tf.float32))
     return tf.nest.map_structure(
         lambda spec: jax.ShapeDtypeStruct(tuple(spec.shape), spec.dtype.name), specs
     )

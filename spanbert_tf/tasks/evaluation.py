@@ -60,7 +60,7 @@ def run_evaluation(
         task, model = load_task_model(preset, sets, precision)
         predict = functools.partial(task.predict, model, batch_size=batch_size)
     for records in sets:
-        check_labelled(records.info, records)
+        check_labelled(records.manifest, records)
     return print_scores(task, preset or "the baseline", model, predict, sets, report)
 
 
@@ -139,7 +139,7 @@ def load_task_model(
         MismatchError: vocabulary, casing or layout of the rows differ.
     """
     preset = Preset.of(preset)
-    task = task_of_preset(preset, data[0].info.task if data else None)
+    task = task_of_preset(preset, data[0].manifest.task if data else None)
     if task is None:
         raise BadInputError(
             f"{preset}: holds no fine-tuned model with a trained head; fine-tune it first, or use "
@@ -147,61 +147,63 @@ def load_task_model(
         )
     model = preset.trained_task(task.model_class, precision)
     for records in data:
-        reads = task.info_class.task
-        if records.info.task != reads:
+        reads = task.manifest_class.task
+        if records.manifest.task != reads:
             raise MismatchError(f"{records}: holds no records of {reads}, as {preset} reads")
         tokenizer = model.preprocessor.tokenizer
-        check_reads(model.backbone, tokenizer, records.info, records, preset.name)
+        check_reads(model.backbone, tokenizer, records.manifest, records, preset.name)
         task.check_model(model, records, preset.name)
     return task, model
 
 
-def check_labelled(info: TaskManifest, directory: str) -> None:
+def check_labelled(manifest: TaskManifest, directory: str) -> None:
     """Refuses records without labels to score by; prints what the scores leave out."""
-    if not info.is_labelled:
-        raise BadInputError(f"{directory}: {info.lack_of_labels}")
-    if info.scoring_note:
-        print_line(f"{directory}: {info.scoring_note}")
+    if not manifest.is_labelled:
+        raise BadInputError(f"{directory}: {manifest.lack_of_labels}")
+    if manifest.scoring_note:
+        print_line(f"{directory}: {manifest.scoring_note}")
 
 
 def check_reads(
     backbone: SpanBertBackbone,
     tokenizer: SpanBertTokenizer,
-    info: TaskManifest,
+    manifest: TaskManifest,
     data: str,
     preset: str,
 ) -> None:
     """Checks that a model can read records that it is not trained on."""
-    check_tokenizer(tokenizer, preset, data, info)
-    check_encoder(backbone, info, data, preset)
+    check_tokenizer(tokenizer, preset, data, manifest)
+    check_encoder(backbone, manifest, data, preset)
 
 
-def check_encoder(backbone: SpanBertBackbone, info: TaskManifest, data: str, preset: str) -> None:
+def check_encoder(
+    backbone: SpanBertBackbone, manifest: TaskManifest, data: str, preset: str
+) -> None:
     """Checks that an encoder reads the kind of positions that records have, and as many.
 
     Args:
         backbone: the encoder.
-        info: manifest of the records.
+        manifest: manifest of the records.
         data: name of the records, for errors.
         preset: name of the preset, for errors.
 
     Raises:
         MismatchError: it does not.
     """
-    if info.segment_aware != (backbone.position_embeddings != "absolute"):
+    if manifest.segment_aware != (backbone.position_embeddings != "absolute"):
         reads = "SegaBERT's positions"
-        if info.segment_aware:
+        if manifest.segment_aware:
             reads = "BERT's positions"
             advice = "write the records without --segment-aware"
-        elif info.segment_aware_options:
-            advice = f"write the records with {info.segment_aware_options}"
+        elif manifest.segment_aware_options:
+            advice = f"write the records with {manifest.segment_aware_options}"
         else:
-            advice = f"records of {info.task} never are: take an encoder with BERT's positions"
+            advice = f"records of {manifest.task} never are: take an encoder with BERT's positions"
         raise MismatchError(
             f"{preset}: reads {reads}, which is not what {data} was written for; {advice}"
         )
-    if backbone.position_embedding and backbone.max_sequence_length < info.sequence_length:
+    if backbone.position_embedding and backbone.max_sequence_length < manifest.sequence_length:
         raise MismatchError(
             f"{preset}: has {backbone.max_sequence_length} positions, the rows in {data} up to "
-            f"{info.sequence_length}; write them with --sequence-length"
+            f"{manifest.sequence_length}; write them with --sequence-length"
         )

@@ -107,13 +107,13 @@ class FinetuningJob(Job):
         self._validation_data = None
         if validation_data:
             self._validation_data = open_records(validation_data, self._task)
-        self._info = self._data.info
-        if not self._info.num_training_rows:
+        self._manifest = self._data.manifest
+        if not self._manifest.num_training_rows:
             raise BadInputError(f"{data}: holds no rows to train on; write records with labels")
         for records in filter(None, (self._data, self._validation_data)):
-            check_records(config, records.info, records)
+            check_records(config, records.manifest, records)
         if validation_data:
-            check_labelled(self._validation_data.info, self._validation_data)
+            check_labelled(self._validation_data.manifest, self._validation_data)
         self.config = config
         self._preset = Preset.of(preset)
         self.best = best_evaluation(self._task, config, self._validation_data or self._data)
@@ -126,7 +126,7 @@ class FinetuningJob(Job):
             "--data": self._data.digest,
             "--validation-data": validation_data and self._validation_data.digest,
         }
-        self._plan = _Plan(config, self._info)
+        self._plan = _Plan(config, self._manifest)
         self.num_steps = self._plan.num_steps
         self.tokens_per_step = self._plan.tokens_per_step
         self.hidden_dim = self._preset.hidden_dim
@@ -150,16 +150,16 @@ class FinetuningJob(Job):
         config, preset, data = self.config, self._encoder, self._data
         precision = config.training.precision
         lora = self._lora_options()
-        backbone, tokenizer = load_encoder(preset, self._info, data, precision, **lora)
+        backbone, tokenizer = load_encoder(preset, self._manifest, data, precision, **lora)
         if self._validation_data:
             validation_data = self._validation_data
-            check_reads(backbone, tokenizer, validation_data.info, validation_data, preset.name)
+            check_reads(backbone, tokenizer, validation_data.manifest, validation_data, preset.name)
         if config.training.random_weights:
             backbone = preset.encoder(precision, load_weights=False, **lora)
         self.inputs["--preset"] = (
             None if config.training.random_weights else weights_digest(backbone)
         )
-        model = self._task.build(backbone, tokenizer, self._info, config)
+        model = self._task.build(backbone, tokenizer, self._manifest, config)
         if lora:
             train_new_pooler(model, is_pooler_trained=backbone.is_pooler_trained)
         if self._adapter:
@@ -208,7 +208,7 @@ class FinetuningJob(Job):
     def write(self, output: str, *, is_new: bool) -> None:
         """Also records the number of validation rows, by which `glue` tells the data set."""
         if self._validation_data:
-            self.inputs[VALIDATION_ROWS] = self._validation_data.info.num_rows
+            self.inputs[VALIDATION_ROWS] = self._validation_data.manifest.num_rows
         super().write(output, is_new=is_new)
 
     def describe(self, model: SpanBertTask) -> str:
@@ -216,7 +216,7 @@ class FinetuningJob(Job):
         return (
             f"{self.num_steps:,} steps of {self.config.training.batch_size:,} rows, "
             f"{self.num_steps / self._plan.steps_per_epoch:,.4g} epochs of "
-            f"{self._info.num_training_rows:,} rows"
+            f"{self._manifest.num_training_rows:,} rows"
         )
 
     def batches(self, first_step: int) -> tf.data.Dataset:
@@ -339,21 +339,21 @@ class FinetuningJob(Job):
 
 def best_evaluation(task: Task, config: FinetuningConfig, records: Records) -> Best:
     """The evaluation that counts as the best one: that of the configuration, or of the task."""
-    return task.best_of(records.info).or_by(config.training.best_metric)
+    return task.best_of(records.manifest).or_by(config.training.best_metric)
 
 
-def check_records(config: FinetuningConfig, info: TaskManifest, directory: str) -> None:
+def check_records(config: FinetuningConfig, manifest: TaskManifest, directory: str) -> None:
     """Checks that records are as the section `data` of the configuration says.
 
     Args:
         config: configuration of the run.
-        info: manifest of the records.
+        manifest: manifest of the records.
         directory: directory of the records, for errors.
 
     Raises:
         MismatchError: a value differs.
     """
-    info.check_values(
+    manifest.check_values(
         config.data.model_dump(),
         directory,
         lambda name, found: [f"data.{name}={json.dumps(found)}"],
@@ -361,13 +361,13 @@ def check_records(config: FinetuningConfig, info: TaskManifest, directory: str) 
 
 
 def load_encoder(
-    preset: Preset, info: TaskManifest, data: str, precision: str, **options: object
+    preset: Preset, manifest: TaskManifest, data: str, precision: str, **options: object
 ) -> tuple[SpanBertBackbone, SpanBertTokenizer]:
     """Loads the encoder of a preset and its tokenizer, and checks that they fit records.
 
     Args:
         preset: the preset.
-        info: manifest of the records.
+        manifest: manifest of the records.
         data: directory of the records, for errors.
         precision: dtype policy of the encoder. Its weights are in float32.
         **options: further arguments of the encoder, in place of the preset's.
@@ -381,20 +381,20 @@ def load_encoder(
         raise MismatchError(
             f"{preset}: no encoder of this project; `spanbert-tf convert` makes one"
         )
-    check_encoder(backbone, info, data, preset.name)
-    check_tokenizer(preset.tokenizer, preset.name, data, info)
+    check_encoder(backbone, manifest, data, preset.name)
+    check_tokenizer(preset.tokenizer, preset.name, data, manifest)
     return backbone, preset.tokenizer
 
 
 class _Plan:
     """The number of steps of a run, and the steps that an evaluation follows."""
 
-    def __init__(self, config: FinetuningConfig, info: TaskManifest) -> None:
+    def __init__(self, config: FinetuningConfig, manifest: TaskManifest) -> None:
         training = config.training
         self._config = config
-        self.steps_per_epoch = -(-info.num_training_rows // training.batch_size)
+        self.steps_per_epoch = -(-manifest.num_training_rows // training.batch_size)
         self.num_steps = training.max_steps or training.epochs * self.steps_per_epoch
-        self.tokens_per_step = training.batch_size * info.num_tokens / info.num_rows
+        self.tokens_per_step = training.batch_size * manifest.num_tokens / manifest.num_rows
         self.scored_steps = frozenset(self._scored_steps())
 
     def _scored_steps(self) -> Iterator[int]:

@@ -56,8 +56,8 @@ def inspect_records(
 
 def print_records(task: Task, records: Records, console: DataConsole, num_examples: int) -> None:
     """Prints counts, labels and some examples of a task's records."""
-    console.print(f"{records}: {records.info.describe()}")
-    for name, count in records.info.counts.items():
+    console.print(f"{records}: {records.manifest.describe()}")
+    for name, count in records.manifest.counts.items():
         console.print(f"  {name.replace('_', ' ')}: {count:,}")
     print_label_counts(console, task.label_counts(records), task.label_title)
     for lines in itertools.islice(task.examples(records), num_examples):

@@ -86,7 +86,7 @@ class LabelTask(Task):
     def targets(self, model: keras_hub.models.Task, records: Records, y: tf.Tensor) -> tf.Tensor:
         """Pairs the labels of records and model by name; -1 for labels that the model lacks."""
         numbers = {name: number for number, name in enumerate(model.labels)}
-        of_model = [numbers.get(name, -1) for name in records.info.labels]
+        of_model = [numbers.get(name, -1) for name in records.manifest.labels]
         return tf.gather(tf.constant([-1, *of_model], y.dtype), y + 1)
 
     def probabilities(self, model: keras_hub.models.Task, outputs: tf.Tensor) -> tf.Tensor:
@@ -148,13 +148,13 @@ class LabelTask(Task):
         counts: collections.Counter[str] = collections.Counter()
         for line in records.lines(self.lines_file):
             counts.update(self.gold_labels(line))
-        known = {label: counts[label] for label in records.info.labels}
+        known = {label: counts[label] for label in records.manifest.labels}
         return {**known, **counts}
 
 
 def known_labels(model: keras_hub.models.Task | None, records: Records) -> Sequence[str]:
     """The labels that are predicted: those of the model, or of the records for a baseline."""
-    return records.info.labels if model is None else model.labels
+    return records.manifest.labels if model is None else model.labels
 
 
 def all_labels(outcome: Outcome) -> list[str]:

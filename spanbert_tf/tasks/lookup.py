@@ -51,7 +51,7 @@ def open_records(directory: str | os.PathLike | Records, task: Task | None = Non
         if isinstance(directory, Records):
             return directory
         task = task_of_records(directory)
-    return Records.of(directory, task.info_class)
+    return Records.of(directory, task.manifest_class)
 
 
 def task_dataset(directory: str | os.PathLike | Records, **options: bool | int) -> tf.data.Dataset:
@@ -69,7 +69,7 @@ def task_dataset(directory: str | os.PathLike | Records, **options: bool | int) 
             is no row to train on.
     """
     records = open_records(directory)
-    return load_task(records.info.task).dataset(records, **options)
+    return load_task(records.manifest.task).dataset(records, **options)
 
 
 def task_of_preset(

@@ -40,20 +40,20 @@ class RowMaker(abc.ABC):
     """Makes the rows of a task's records for `write_task_records`.
 
     Attributes:
-        info_class: class of the manifest, which names the files.
+        manifest_class: class of the manifest, which names the files.
         title: what messages call the records, such as `"records of questions"`.
         is_labelled: whether the rows have labels to train on.
         counts: counts for the manifest.
         lines: the JSON lines of each file beside the rows: name of the file → lines.
     """
 
-    info_class: ClassVar[type[TaskManifest]]
+    manifest_class: ClassVar[type[TaskManifest]]
     title: ClassVar[str]
     is_labelled = True
 
     def __init__(self) -> None:
         self.counts: collections.Counter = collections.Counter()
-        self.lines: dict[str, Iterable] = {name: [] for name in self.info_class.line_files}
+        self.lines: dict[str, Iterable] = {name: [] for name in self.manifest_class.line_files}
 
     @abc.abstractmethod
     def rows(self, pieces: Sequence[str], casing: Casing, sequence_length: int) -> Iterator[Row]:
@@ -80,9 +80,9 @@ class RowMaker(abc.ABC):
             counts["training_rows"] = 0
         return counts
 
-    def summary(self, info: TaskManifest, seconds: float) -> Iterator[str]:
+    def summary(self, manifest: TaskManifest, seconds: float) -> Iterator[str]:
         """Lines that are printed at the end; the first one follows the name of the output."""
-        yield f"{info.num_rows:,} rows, {info.num_tokens:,} tokens, {seconds:.1f} s"
+        yield f"{manifest.num_rows:,} rows, {manifest.num_tokens:,} tokens, {seconds:.1f} s"
 
 
 class RowPacker:
@@ -141,32 +141,32 @@ def write_task_records(
         MismatchError: the casing of the vocabulary is another one.
     """
     started = time.monotonic()
-    info_class = maker.info_class
-    kind = OutputKind(maker.title, info_class.file_name(), info_class.needed_files())
+    manifest_class = maker.manifest_class
+    kind = OutputKind(maker.title, manifest_class.file_name(), manifest_class.needed_files())
     output = Output(output, kind, overwrite=overwrite).check()
     pieces, casing = chosen_vocabulary(
         preset=preset, vocabulary=vocabulary, lowercase=lowercase, strip_accents=strip_accents
     )
     with Output(output, kind, overwrite=overwrite).written() as unfinished:
-        info = _write_files(unfinished, maker, pieces, casing, sequence_length)
-    first, *others = maker.summary(info, time.monotonic() - started)
+        manifest = _write_files(unfinished, maker, pieces, casing, sequence_length)
+    first, *others = maker.summary(manifest, time.monotonic() - started)
     for line in (f"{output}: {first}", *others):
         print_line(line)
-    print_written(output, *_next_commands(info, output, preset or "PRESET"))
-    return info
+    print_written(output, *_next_commands(manifest, output, preset or "PRESET"))
+    return manifest
 
 
-def _next_commands(info: TaskManifest, output: str, preset: str) -> Iterator[list[str]]:
+def _next_commands(manifest: TaskManifest, output: str, preset: str) -> Iterator[list[str]]:
     """The commands that use the records: `inspect`, then `finetune`; without labels, `predict`."""
     yield ["spanbert-tf", "inspect", output]
-    if not info.num_training_rows:
+    if not manifest.num_training_rows:
         answers = ["--data", output, "--output", "predictions"]
         yield ["spanbert-tf", "predict", "--preset", "PRESET", *answers]
         return
-    name = info.shipped_config
+    name = manifest.shipped_config
     command = ["spanbert-tf", "finetune", "--config", name or "CONFIG"]
     if name is not None:
-        differing = info.differing(load_task_config(name).data.model_dump())
+        differing = manifest.differing(load_task_config(name).data.model_dump())
         if differing:
             command.append("--set")
             command += [f"data.{key}={_as_yaml(value)}" for key, value in differing.items()]
@@ -181,26 +181,26 @@ def _write_files(
     directory: str, maker: RowMaker, pieces: Sequence[str], casing: Casing, sequence_length: int
 ) -> TaskManifest:
     """Writes all files into an empty directory; the manifest, which is returned, comes last."""
-    info_class = maker.info_class
+    manifest_class = maker.manifest_class
     rows = maker.rows(pieces, casing, sequence_length)
-    path = os.path.join(directory, info_class.rows_file)
+    path = os.path.join(directory, manifest_class.rows_file)
     counts = maker.counted(_write_rows(path, rows, token_id_dtype(len(pieces))))
     for name, lines in maker.lines.items():
         write_json_lines(os.path.join(directory, name), lines)
     text = "".join(f"{piece}\n" for piece in pieces)
     write_text(os.path.join(directory, VOCABULARY_FILE), text)
-    info = info_class(
+    manifest = manifest_class(
         vocabulary_hash=vocabulary_hash(pieces),
         vocabulary_size=len(pieces),
         **casing._asdict(),
         sequence_length=sequence_length,
         counts=counts,
         files=checksums(directory, sorted(os.listdir(directory))),
-        version=info_class.records_version,
+        version=manifest_class.records_version,
         **maker.described(),
     )
-    write_text(os.path.join(directory, info.file_name()), info.to_json())
-    return info
+    write_text(os.path.join(directory, manifest.file_name()), manifest.to_json())
+    return manifest
 
 
 def _write_rows(path: str, rows: Iterable[Row], id_dtype: str) -> dict[str, int]:

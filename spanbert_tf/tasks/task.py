@@ -73,8 +73,8 @@ class Task(Pipeline):
         best: the evaluation that counts as the best one. Its metric is a key of `score`, or `loss`,
             the loss of the validation records. `None`: the task overrides `best_of`.
         config_class: class of the task's configurations.
-        info_class: class of the manifest of its records, `NAME_info.json`. It has an attribute for
-            each key of the configuration's section `data`.
+        manifest_class: class of the manifest of its records, `NAME_info.json`. It has an attribute
+            for each key of the configuration's section `data`.
         written_files: patterns of the names of the files that `write` writes. The first one is
             always written.
         label_title: what `inspect` calls a label.
@@ -86,7 +86,7 @@ class Task(Pipeline):
 
     best: ClassVar[Best | None] = Best("f1", "max")
     config_class: ClassVar[type[FinetuningConfig]]
-    info_class: ClassVar[type[TaskManifest]]
+    manifest_class: ClassVar[type[TaskManifest]]
     written_files: ClassVar[tuple[str, ...]]
     label_title: ClassVar[str] = "label"
     pooler_advice: ClassVar[str] = ""
@@ -98,7 +98,7 @@ class Task(Pipeline):
         self,
         backbone: SpanBertBackbone,
         tokenizer: SpanBertTokenizer,
-        info: TaskManifest,
+        manifest: TaskManifest,
         config: FinetuningConfig,
     ) -> Model:
         """Creates the task's model, with its preprocessor, on an encoder.
@@ -106,7 +106,7 @@ class Task(Pipeline):
         Args:
             backbone: the encoder.
             tokenizer: its tokenizer.
-            info: manifest of the training records.
+            manifest: manifest of the training records.
             config: configuration of the run.
         """
 
@@ -131,7 +131,7 @@ class Task(Pipeline):
     def write(self, outcome: Outcome, output: str) -> None:
         """Writes the official files into a directory."""
 
-    def best_of(self, info: TaskManifest) -> Best:
+    def best_of(self, manifest: TaskManifest) -> Best:
         """The evaluation that counts as the best one on some records.
 
         Checkpoints, patience and `--grid` use it. By default it is `best`.
@@ -172,20 +172,20 @@ class Task(Pipeline):
         """Reads records in batches of rows of similar length; options as for `packed_batches`."""
         return packed_batches(records, self.parse, **options)
 
-    def widest_batch(self, info: TaskManifest, batch_size: int) -> tuple[Any, Any]:
+    def widest_batch(self, manifest: TaskManifest, batch_size: int) -> tuple[Any, Any]:
         """Shapes and types of the widest training batch, for `plan`.
 
         Args:
-            info: manifest of the records.
+            manifest: manifest of the records.
             batch_size: B.
 
         Returns:
             `(x, y)`, structures of `tf.TensorSpec`.
         """
-        parse = functools.partial(self.parse, PackedRows(info, 0))
+        parse = functools.partial(self.parse, PackedRows(manifest, 0))
 
         def widest(spec: tf.TensorSpec) -> tf.TensorSpec:
-            shape = (batch_size, info.sequence_length)[: spec.shape.rank]
+            shape = (batch_size, manifest.sequence_length)[: spec.shape.rank]
             return tf.TensorSpec(shape, spec.dtype)
 
         return tf.nest.map_structure(widest, parsed_specs(parse, batch_size))
@@ -264,7 +264,7 @@ class Task(Pipeline):
         """
         dataset = self.dataset(records, batch_size=batch_size, training=False)
         dataset = dataset.map(lambda x, y: (x, self.targets(model, records, y)))
-        num_labelled = records.info.num_training_rows if with_loss else None
+        num_labelled = records.manifest.num_training_rows if with_loss else None
         compute = with_model(_outputs_and_losses, model)
 
         def predict_batch(x: dict, y: Any) -> tuple[Any, dict[str, tuple[tf.Tensor, tf.Tensor]]]:

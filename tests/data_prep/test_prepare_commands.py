@@ -246,16 +246,16 @@ def check_next_commands(printed, records, preset):
     assert (given["data"], given["output"]) == (str(records), "run")
     if name == "pretrain":
         data = load_config("spanbert_base", given["overrides"]).data
-        info = PretrainingManifest.load(records)
+        manifest = PretrainingManifest.load(records)
         assert given["config"] == ("continue" if preset else "spanbert_base")
         assert given["initial_preset"] == (str(preset) if preset else None)
-        assert info.sequence_length == data.sequence_length
+        assert manifest.sequence_length == data.sequence_length
         return
     assert name == "finetune"
     assert given["preset"] == (str(preset) if preset else "PRESET")
     settings = load_task_config(given["config"], given["overrides"])
-    info_class = load_task(settings.task).info_class
-    check_records(settings, info_class.load(records), str(records))
+    manifest_class = load_task(settings.task).manifest_class
+    check_records(settings, manifest_class.load(records), str(records))
 
 
 @pytest.mark.quick_cases(2)
@@ -263,7 +263,7 @@ def check_next_commands(printed, records, preset):
 def test_a_preset_tells_vocabulary_and_casing(command, tmp_path, capfd):
     """The same records, byte for byte, as with the options that say the same."""
     preset = write_preset_to_read(tmp_path / "preset", lowercase=True, strip_accents=False)
-    arguments, info = prepare_arguments(command, tmp_path)
+    arguments, manifest = prepare_arguments(command, tmp_path)
     vocabulary = str(preset / "assets" / "tokenizer" / "vocabulary.txt")
     same = ["--vocabulary", vocabulary, "--lowercase", "--keep-accents"]
     for name, options in {"one": ["--preset", str(preset)], "other": same}.items():
@@ -272,7 +272,7 @@ def test_a_preset_tells_vocabulary_and_casing(command, tmp_path, capfd):
         printed = capfd.readouterr()
         assert stop.value.code == 0, printed.err
         check_next_commands(printed.out, tmp_path / name, preset if name == "one" else None)
-    found, expected = ((tmp_path / name / info).read_bytes() for name in ("one", "other"))
+    found, expected = ((tmp_path / name / manifest).read_bytes() for name in ("one", "other"))
     assert found == expected
     described = json.loads(found)
     assert (described["lowercase"], described["strip_accents"]) == (True, False)
@@ -334,8 +334,8 @@ def test_a_preset_that_tells_no_vocabulary_is_named(name, content, message, tmp_
 def test_the_casing_of_a_preset_counts_whatever_its_vocabulary_looks_like(tmp_path, capfd):
     """That of a Chinese encoder: cased, and without an upper-case letter."""
     preset = write_preset_to_read(tmp_path / "preset", lowercase=False)
-    arguments, info = prepare_arguments("named_entities", tmp_path)
+    arguments, manifest = prepare_arguments("named_entities", tmp_path)
     output = tmp_path / "out"
     status, errors = run([*arguments, "--preset", str(preset), "--output", str(output)], capfd)
     assert status == 0, errors
-    assert json.loads((output / info).read_text())["lowercase"] is False
+    assert json.loads((output / manifest).read_text())["lowercase"] is False

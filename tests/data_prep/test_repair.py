@@ -40,9 +40,9 @@ def _flip(path, position):
 
 
 def test_whole_records_stay_as_they_are(directory, tmp_path):
-    info = PretrainingManifest.load(directory)
+    manifest = PretrainingManifest.load(directory)
     repaired = repair_records(str(directory), str(tmp_path / "new"))
-    assert repaired == dataclasses.replace(info, repaired_from=info.digest)
+    assert repaired == dataclasses.replace(manifest, repaired_from=manifest.digest)
     for path in directory.iterdir():
         if path.name != "dataset_info.json":
             assert (tmp_path / "new" / path.name).read_bytes() == path.read_bytes()
@@ -59,8 +59,8 @@ def test_whole_records_stay_as_they_are(directory, tmp_path):
     ],
 )
 def test_what_is_damaged_is_left_out_and_counted(directory, tmp_path, place, num_lost, capsys):
-    info = PretrainingManifest.load(directory)
-    path = directory / info.shards[0].file
+    manifest = PretrainingManifest.load(directory)
+    path = directory / manifest.shards[0].file
     records, starts = _records(path), _record_starts(path)
     number = len(records) - 1 if place == "end" else 5
     start, length = starts[number], len(records[number])
@@ -78,20 +78,22 @@ def test_what_is_damaged_is_left_out_and_counted(directory, tmp_path, place, num
     new = tmp_path / "new"
     repaired = repair_records(str(directory), str(new))
     kept = records[:number] + ([] if num_lost == "rest" else records[number + 1 :])
-    assert _records(new / info.shards[0].file) == kept
+    assert _records(new / manifest.shards[0].file) == kept
+    written = manifest.num_records("train") + manifest.num_records("validation")
     assert capsys.readouterr().out.splitlines() == [
         f"{path}: {lost} damaged records are left out, {len(kept)} are whole",
-        f"{new}: {info.num_records('train') + info.num_records('validation') - lost} records are "
-        f"whole, {lost} of {directory} are left out",
+        f"{new}: {written - lost} records are whole, {lost} of {directory} are left out",
     ]
     assert repaired.num_records("train") == NUM_RECORDS - lost
     assert PretrainingManifest.load(new) == repaired
     assert (
-        repaired.digest == info.digest != dataclasses.replace(repaired, repaired_from=None).digest
+        repaired.digest
+        == manifest.digest
+        != dataclasses.replace(repaired, repaired_from=None).digest
     )
     again = repair_records(str(new), str(tmp_path / "again"))
-    assert again.digest == info.digest
-    for shard in info.shards[1:]:
+    assert again.digest == manifest.digest
+    for shard in manifest.shards[1:]:
         assert _records(new / shard.file) == _records(directory / shard.file)
 
 
@@ -115,22 +117,22 @@ def test_full_disk_leaves_nothing(directory, tmp_path, limit, full_disk):
 
 def test_shards_that_are_links_become_files(directory, tmp_path):
     """Relative links, as git-annex makes them, would lead nowhere from another folder."""
-    info, store = PretrainingManifest.load(directory), tmp_path / "store"
+    manifest, store = PretrainingManifest.load(directory), tmp_path / "store"
     store.mkdir()
-    for shard in info.shards:
+    for shard in manifest.shards:
         (directory / shard.file).rename(store / shard.file)
         (directory / shard.file).symlink_to(f"../store/{shard.file}")
     (tmp_path / "deep").mkdir()
     new = tmp_path / "deep" / "new"
-    assert repair_records(str(directory), str(new)).shards == info.shards
-    for shard in info.shards:
+    assert repair_records(str(directory), str(new)).shards == manifest.shards
+    for shard in manifest.shards:
         assert not (new / shard.file).is_symlink()
         assert (new / shard.file).read_bytes() == (store / shard.file).read_bytes()
 
 
 def test_a_split_without_whole_records_is_refused(directory, tmp_path):
-    info = PretrainingManifest.load(directory)
-    for shard in info.shards:
+    manifest = PretrainingManifest.load(directory)
+    for shard in manifest.shards:
         if shard.split == "validation":
             _flip(directory / shard.file, 0)
     with pytest.raises(BadInputError, match="no whole record is left in the validation split"):
@@ -140,9 +142,9 @@ def test_a_split_without_whole_records_is_refused(directory, tmp_path):
 def test_records_that_never_had_a_validation_split_are_repaired(directory, tmp_path):
     """As `--validation-fraction 0` writes them."""
     path = directory / "dataset_info.json"
-    info = json.loads(path.read_text())
-    info["shards"] = [shard for shard in info["shards"] if shard["split"] == "train"]
-    path.write_text(json.dumps(info))
+    manifest = json.loads(path.read_text())
+    manifest["shards"] = [shard for shard in manifest["shards"] if shard["split"] == "train"]
+    path.write_text(json.dumps(manifest))
     repaired = repair_records(str(directory), str(tmp_path / "new"))
     assert (repaired.num_records("train"), repaired.num_records("validation")) == (NUM_RECORDS, 0)
 
@@ -158,8 +160,8 @@ def test_what_is_damaged_inside_right_checksums_is_left_out(directory, tmp_path,
     path = change_record(directory, change, number=3)
     expected = _records(path)
     del expected[3]
-    info = PretrainingManifest.load(directory)
-    assert f"{path}: record 3 (from 0) is damaged (" in str(info.damage(str(directory)))
+    manifest = PretrainingManifest.load(directory)
+    assert f"{path}: record 3 (from 0) is damaged (" in str(manifest.damage(str(directory)))
     repaired = repair_records(str(directory), str(tmp_path / "new"))
     assert _records(tmp_path / "new" / path.name) == expected
     assert repaired.damage(str(tmp_path / "new")) is None

@@ -33,9 +33,9 @@ def pack(tmp_path):
         path = tmp_path / "archives" / name
         path.parent.mkdir(exist_ok=True)
         with tarfile.open(path, mode, **options) as archive:
-            for info, content in members:
-                info.size = info.size or len(content)
-                archive.addfile(info, io.BytesIO(content))
+            for manifest, content in members:
+                manifest.size = manifest.size or len(content)
+                archive.addfile(manifest, io.BytesIO(content))
         return str(path)
 
     return packed
@@ -243,12 +243,12 @@ def test_truncated_archives_are_refused(opener, share, pack, tmp_path):
 @pytest.mark.parametrize("layout", [tarfile.GNU_FORMAT, tarfile.PAX_FORMAT])
 def test_sizes_that_lead_backwards_end(size, layout, tmp_path):
     """CVE-2025-8194: a negative size leads `tarfile` round and round for ever."""
-    info = member("config.json", size=size)
+    manifest = member("config.json", size=size)
     if layout == tarfile.PAX_FORMAT:
-        info.size, info.pax_headers = 0, {"size": str(size)}
+        manifest.size, manifest.pax_headers = 0, {"size": str(size)}
     path = str(tmp_path / "backwards.tar")
     with open(path, "wb") as file:
-        file.write(info.tobuf(layout) + bytes(1024))
+        file.write(manifest.tobuf(layout) + bytes(1024))
     refusal(path)
 
 

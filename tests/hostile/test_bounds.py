@@ -181,14 +181,14 @@ def with_frame_of(num_bytes, records, target):
     """Records whose first shard ends with a frame that states so many bytes; all sums are right."""
     shutil.copytree(records, target)
     path = target / "dataset_info.json"
-    info = json.loads(path.read_text())
-    shard = next(shard for shard in info["shards"] if shard["split"] == "train")
+    manifest = json.loads(path.read_text())
+    shard = next(shard for shard in manifest["shards"] if shard["split"] == "train")
     length = struct.pack("<Q", num_bytes)
     file = target / shard["file"]
     file.write_bytes(file.read_bytes() + length + masked_checksum(length) + b"xxxx")
     shard |= {"sha256": sha256(file), "num_bytes": file.stat().st_size}
     shard["num_records"] += 1
-    path.write_text(json.dumps(info))
+    path.write_text(json.dumps(manifest))
     return str(target), str(file)
 
 
@@ -198,9 +198,9 @@ def test_a_record_is_no_longer_than_its_file(num_bytes, tiny_records, tmp_path, 
     message = refusal(PretrainingManifest.load, directory)
     assert message.startswith(f"{file}: record ") and f"have {num_bytes:,} bytes" in message
     # The records before it are whole.
-    info = PretrainingManifest.load(directory, check_sizes=False)
+    manifest = PretrainingManifest.load(directory, check_sizes=False)
     repaired = repair_records(directory, str(tmp_path / "repaired"))
-    assert repaired.num_records("train") == info.num_records("train") - 1
+    assert repaired.num_records("train") == manifest.num_records("train") - 1
     assert capsys.readouterr().out.startswith(f"{file}: 1 damaged records are left out")
     PretrainingManifest.load(tmp_path / "repaired")
 

@@ -75,12 +75,12 @@ def refusal(call, *arguments):
     return str(caught.value)
 
 
-def with_info(directory, change):
+def with_manifest(directory, change):
     """Changes the description of a task's records."""
     (path,) = directory.glob("*_info.json")
-    info = json.loads(path.read_text())
-    change(info)
-    path.write_text(json.dumps(info))
+    manifest = json.loads(path.read_text())
+    change(manifest)
+    path.write_text(json.dumps(manifest))
     return path
 
 
@@ -150,16 +150,18 @@ def graph_of(kind, directory):
     """What reads one record of a kind in a graph, as all commands do."""
     spec = tf.TensorSpec([1], tf.string)
     if kind == "pretraining":
-        info = PretrainingManifest.load(directory)
-        names = [name for name, one in info.stored().items() if one.is_list and name != "token_ids"]
-        read = lambda serialized: parse_records(serialized, info, tuple(names))  # noqa: E731
+        manifest = PretrainingManifest.load(directory)
+        names = [
+            name for name, one in manifest.stored().items() if one.is_list and name != "token_ids"
+        ]
+        read = lambda serialized: parse_records(serialized, manifest, tuple(names))  # noqa: E731
     elif kind == "coreference":
-        info = open_records(str(directory)).info
+        manifest = open_records(str(directory)).manifest
         width = tf.constant(LENGTH * 8)
-        read = lambda serialized: parse_documents(info, 0, None, serialized, width)  # noqa: E731
+        read = lambda serialized: parse_documents(manifest, 0, None, serialized, width)  # noqa: E731
     else:
-        info = open_records(str(directory)).info
-        task, rows = task_of_records(str(directory)), PackedRows(info, 0)
+        manifest = open_records(str(directory)).manifest
+        task, rows = task_of_records(str(directory)), PackedRows(manifest, 0)
         read = lambda serialized: task.parse(rows, serialized, tf.constant(LENGTH))  # noqa: E731
     return tf.function(read, input_signature=[spec], autograph=False)
 
@@ -251,12 +253,12 @@ def test_no_command_ends_in_an_error_of_tensorflow(kind, damage, copy, presets, 
 @pytest.mark.parametrize("key", ["bytes", "sha256"])
 @pytest.mark.parametrize("value", [None, "12", -1, 1.5, 2**70, [1], {"x": 1}, "missing"])
 def test_entries_of_a_description_are_checked(key, value, copy):
-    def change(info):
-        entry = info["files"]["examples.jsonl"]
+    def change(manifest):
+        entry = manifest["files"]["examples.jsonl"]
         entry.pop(key) if value == "missing" else entry.update({key: value})
 
     data = copy("text_classification")
-    path = with_info(data, change)
+    path = with_manifest(data, change)
     message = refusal(open_records, str(data))
     is_text = key == "sha256" and value == "12"
     place = "examples.jsonl" if is_text else f'{path}: files."examples.jsonl".{key}: '
@@ -267,7 +269,7 @@ def test_entries_of_a_description_are_checked(key, value, copy):
 def test_names_of_other_places_are_not_opened(name, copy):
     entry = {"bytes": 0, "sha256": "x"}
     data = copy("text_classification")
-    with_info(data, lambda info: info["files"].update({name: entry}))
+    with_manifest(data, lambda manifest: manifest["files"].update({name: entry}))
     assert f"{name!r}: is no file's name" in refusal(open_records, str(data))
 
 
@@ -284,9 +286,9 @@ def test_pipes_and_devices_in_a_checkpoint_are_damage(tmp_path):
 
 def test_a_description_must_tell_of_all_files(copy):
     data = copy("question_answering")
-    path = with_info(data, lambda info: info["files"].pop("contexts.jsonl"))
+    path = with_manifest(data, lambda manifest: manifest["files"].pop("contexts.jsonl"))
     assert refusal(open_records, str(data)).startswith(f"{path}: files: lacks contexts.jsonl;")
-    with_info(data, lambda info: info.pop("files"))
+    with_manifest(data, lambda manifest: manifest.pop("files"))
     assert refusal(open_records, str(data)).startswith(f"{path}: files: is missing;")
 
 
@@ -295,7 +297,10 @@ def test_lines_that_were_never_counted_are_refused(copy):
     for kind, name in LINES.items():
         data = copy(kind)
         DAMAGES["a line lost"](data / name)
-        with_info(data, lambda info, data=data: info.update(files=checksums(data, info["files"])))
+        with_manifest(
+            data,
+            lambda manifest, data=data: manifest.update(files=checksums(data, manifest["files"])),
+        )
         message = refusal(open_records(str(data)).lines, name)
         assert message.startswith(f"{data / name}: holds 3 lines, and ")
 
@@ -303,7 +308,7 @@ def test_lines_that_were_never_counted_are_refused(copy):
 def test_contexts_that_are_shorter_than_their_windows(copy):
     data = copy("question_answering")
     (data / "contexts.jsonl").write_text('"the"\n"the"\n')
-    with_info(data, lambda info: info.update(files=checksums(data, info["files"])))
+    with_manifest(data, lambda manifest: manifest.update(files=checksums(data, manifest["files"])))
     owners = np.arange(4, dtype="int32")
     ends = np.array([[3], [3], [3], [4]], "int32")
     columns = (owners, np.ones([4, 1], "f4"), 0 * ends, ends, np.zeros(4, "f4"))

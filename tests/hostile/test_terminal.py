@@ -182,15 +182,15 @@ def test_labels_in_evaluate(records, capfd):
 
 def test_markup_and_controls_in_counts_and_vocabulary_of_records(records, tmp_path, capfd):
     """`[/x]` ended `inspect` with a MarkupError."""
-    (info,) = records.glob("*_info.json")
-    content = json.loads(info.read_text())
-    before = info.read_text()
+    (manifest,) = records.glob("*_info.json")
+    content = json.loads(manifest.read_text())
+    before = manifest.read_text()
     content["counts"] |= {"[/x]": 1, f"a{NASTY}": 2}
-    info.write_text(json.dumps(content))
+    manifest.write_text(json.dumps(content))
     try:
         status, out, err = run(capfd, "inspect", records)
     finally:
-        info.write_text(before)
+        manifest.write_text(before)
     assert (status, err) == (0, "")
     assert "  [/x]: 1\n" in out
     assert_inert(out)

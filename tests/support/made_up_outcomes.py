@@ -5,11 +5,11 @@ import types
 from spanbert_tf.tasks.task import Outcome
 
 
-def made_up_records(lines, contexts=(), **info):
+def made_up_records(lines, contexts=(), **manifest):
     """Stands for records: `contexts.jsonl` has contexts, every other file the lines."""
     return types.SimpleNamespace(
         lines=lambda name: list(contexts) if name == "contexts.jsonl" else lines,
-        info=types.SimpleNamespace(**info),
+        manifest=types.SimpleNamespace(**manifest),
     )
 
 

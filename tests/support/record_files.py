@@ -8,7 +8,7 @@ import random
 import numpy as np
 import tensorflow as tf
 
-from spanbert_tf.data import manifest
+from spanbert_tf.data.manifest import PretrainingManifest, Shard, vocabulary_hash
 
 VOCABULARY = ["[PAD]", "[UNK]", "[CLS]", "[SEP]", "[MASK]"]
 VOCABULARY += [f"word{n}" for n in range(40)] + [f"##piece{n}" for n in range(15)]
@@ -83,14 +83,14 @@ def write_records(
             content = (directory / name).read_bytes()
             digest = hashlib.sha256(content).hexdigest()
             tokens = sum(len(record["token_ids"]) for record in part)
-            shards.append(manifest.Shard(name, split, len(part), tokens, digest, len(content)))
+            shards.append(Shard(name, split, len(part), tokens, digest, len(content)))
     counts = np.bincount(
         [token for record in train for token in record["token_ids"]], minlength=len(VOCABULARY)
     )
     unigram_counts = json.dumps(counts.tolist())
     (directory / "unigram_counts.json").write_text(unigram_counts)
-    info = manifest.PretrainingManifest(
-        vocabulary_hash=manifest.vocabulary_hash(VOCABULARY),
+    manifest = PretrainingManifest(
+        vocabulary_hash=vocabulary_hash(VOCABULARY),
         vocabulary_size=len(VOCABULARY),
         lowercase=lowercase,
         strip_accents=lowercase,
@@ -101,5 +101,5 @@ def write_records(
         counts={},
         shards=tuple(shards),
     )
-    (directory / "dataset_info.json").write_text(info.to_json())
+    (directory / "dataset_info.json").write_text(manifest.to_json())
     return directory

@@ -29,7 +29,7 @@ def predict(request):
     assert signature.method_name == "tensorflow/serving/predict"
     assert set(request.inputs) == set(signature.inputs)
     feeds = {signature.inputs[n].name: tf.make_ndarray(t) for n, t in request.inputs.items()}
-    return session.run({n: info.name for n, info in signature.outputs.items()}, feeds)
+    return session.run({n: manifest.name for n, manifest in signature.outputs.items()}, feeds)
 
 def request_of(signature_name="", **inputs):
     request = predict_pb2.PredictRequest()

@@ -23,7 +23,7 @@ class Line(TypedDict):
     label: Literal["cat", "dog"]
 
 
-class ToyInfo(TaskManifest):
+class ToyManifest(TaskManifest):
     task: ClassVar[str] = "toy"
     labels: ClassVar = ["cat", "dog"]
     line_files: ClassVar = {"texts.jsonl": (Line, "rows")}
@@ -37,7 +37,7 @@ class ToyConfig(FinetuningConfig):
 
 
 class ToyRows(RowMaker):
-    info_class, title = ToyInfo, "toy records"
+    manifest_class, title = ToyManifest, "toy records"
 
     def __init__(self, path):
         super().__init__()
@@ -48,7 +48,7 @@ class ToyRows(RowMaker):
         lines = self.lines["texts.jsonl"]
         for line, text in zip(lines, tokenize([line["text"] for line in lines]), strict=True):
             token_ids, second_start = pack(text.token_ids[: sequence_length - 2])
-            numbers = {SECOND_START: second_start, "label": ToyInfo.labels.index(line["label"])}
+            numbers = {SECOND_START: second_start, "label": ToyManifest.labels.index(line["label"])}
             yield Row(numbers, {ROW_TOKEN_IDS: token_ids})
 
 
@@ -68,13 +68,13 @@ class ToyTask(LabelTask):
     """Tells whether a text is about the cat or about the dog."""
 
     name, best, lines_file = "toy", Best("accuracy", "max"), "texts.jsonl"
-    model_class, config_class, info_class = ToyClassifier, ToyConfig, ToyInfo
+    model_class, config_class, manifest_class = ToyClassifier, ToyConfig, ToyManifest
     example: ClassVar = {"text": "the cat"}
 
-    def build(self, backbone, tokenizer, info, config):
-        preprocessor = SpanBertTextClassifierPreprocessor(tokenizer, info.sequence_length)
+    def build(self, backbone, tokenizer, manifest, config):
+        preprocessor = SpanBertTextClassifierPreprocessor(tokenizer, manifest.sequence_length)
         options = {"preprocessor": preprocessor, "dropout": backbone.dropout}
-        return ToyClassifier(backbone, labels=info.labels, **options)
+        return ToyClassifier(backbone, labels=manifest.labels, **options)
 
     def score(self, outcome):
         pairs = zip(outcome.predicted, outcome.gold, strict=True)

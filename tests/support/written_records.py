@@ -5,16 +5,16 @@ import pathlib
 import numpy as np
 import tensorflow as tf
 
-from spanbert_tf.data import manifest
+from spanbert_tf.data.manifest import TOKEN_IDS, token_id_dtype
 
 LISTS = ("sentence_starts", "sentence_indices", "paragraph_starts", "paragraph_indices")
 
 
-def read_records(directory, info, split=None):
+def read_records(directory, manifest, split=None):
     """Records as dicts of numbers and lists, in the order of the files."""
     records = []
-    dtype = manifest.token_id_dtype(info.vocabulary_size)
-    for shard in info.shards:
+    dtype = token_id_dtype(manifest.vocabulary_size)
+    for shard in manifest.shards:
         if split in (None, shard.split):
             for raw in tf.data.TFRecordDataset(str(pathlib.Path(directory) / shard.file)):
                 features = tf.train.Example.FromString(raw.numpy()).features.feature
@@ -24,7 +24,7 @@ def read_records(directory, info, split=None):
                         (record[name],) = feature.int64_list.value
                     else:
                         (content,) = feature.bytes_list.value
-                        kind = dtype if name == manifest.TOKEN_IDS else "<u2"
+                        kind = dtype if name == TOKEN_IDS else "<u2"
                         record[name] = np.frombuffer(content, kind).tolist()
                 records.append(record)
     return records

@@ -26,7 +26,7 @@ from spanbert_tf.tasks.coreference.records import (
     SENTENCES,
     SPEAKERS,
     WORDS,
-    CoreferenceInfo,
+    CoreferenceManifest,
 )
 from spanbert_tf.text.vocabulary import SpecialTokenIds
 
@@ -57,13 +57,13 @@ def coreference_dataset(
     of a segment's positions, N a multiple of T / 4, which is more than a document mostly has. With
     `last_batch`, for TPUs, all batches have one. Options are those of `row_batches`.
     """
-    info, lengths = records.info, records.lengths(training=training)
-    max_segments = info.max_training_segments if training else None
+    manifest, lengths = records.manifest, records.lengths(training=training)
+    max_segments = manifest.max_training_segments if training else None
     if training:
-        lengths = np.minimum(lengths, max_segments * info.sequence_length)
+        lengths = np.minimum(lengths, max_segments * manifest.sequence_length)
     batches = LengthBatches(lengths, batch_size=batch_size, max_length=int(max(lengths)))
     pad_id = SpecialTokenIds.from_vocabulary(records.vocabulary).pad
-    parse = functools.partial(parse_documents, info, pad_id, max_segments)
+    parse = functools.partial(parse_documents, manifest, pad_id, max_segments)
     if last_batch is not None:
         parse = functools.partial(parse, most_mentions=_most_mentions(records))
     options |= {"training": training, "last_batch": last_batch, "with_keys": training}
@@ -79,7 +79,7 @@ def _most_mentions(records: Records) -> int:
 
 
 def parse_documents(
-    info: CoreferenceInfo,
+    manifest: CoreferenceManifest,
     pad_id: int,
     max_segments: int | None,
     serialized: tf.Tensor,
@@ -88,7 +88,7 @@ def parse_documents(
     most_mentions: int | None = None,
 ) -> tuple[dict, dict]:
     """Tensors of B documents, padded to a width; with `most_mentions`, of the most in all sizes."""
-    record = parse_examples(serialized, info.stored(), None)
+    record = parse_examples(serialized, manifest.stored(), None)
     genres = tf.cast(record.pop(GENRE), tf.int32)
     lists = {
         name: tf.RaggedTensor.from_tensor(tf.cast(values, tf.int32), lengths=counts)
@@ -106,7 +106,7 @@ def parse_documents(
         genres,
         pad_id=pad_id,
         # A document no longer than a segment is one.
-        segment_length=tf.minimum(width, info.sequence_length),
+        segment_length=tf.minimum(width, manifest.sequence_length),
         num_segments=None if most_mentions is None else max_segments,
         width=width,
     )

@@ -100,7 +100,7 @@ class DocumentLine(TypedDict):
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
-class CoreferenceInfo(TaskManifest):
+class CoreferenceManifest(TaskManifest):
     """The content of `coreference_info.json`; `sequence_length` is that of a segment.
 
     Attributes:

@@ -31,7 +31,7 @@ from spanbert_tf.tasks.coreference.records import (
     SPEAKERS,
     SPECIAL_SPEAKER,
     WORDS,
-    CoreferenceInfo,
+    CoreferenceManifest,
     DocumentLine,
     default_training_segments,
     genre_id,
@@ -174,7 +174,7 @@ def write_documents(
     max_span_width: int,
     max_training_segments: int | None = None,
     **options: object,
-) -> CoreferenceInfo:
+) -> CoreferenceManifest:
     """Writes the records of documents in their order; `options` as for `write_task_records`."""
     at_once = max_training_segments or default_training_segments(sequence_length)
     maker = DocumentRows(documents, max_span_width, at_once)
@@ -184,7 +184,7 @@ def write_documents(
 class DocumentRows(RowMaker):
     """Makes the rows of documents, and counts what is lost."""
 
-    info_class = CoreferenceInfo
+    manifest_class = CoreferenceManifest
     title = "coreference records"
 
     def __init__(
@@ -230,12 +230,12 @@ class DocumentRows(RowMaker):
         """The number of segments that are trained at once."""
         return {"max_training_segments": self._max_training_segments}
 
-    def summary(self, info: CoreferenceInfo, seconds: float) -> Iterator[str]:
+    def summary(self, manifest: CoreferenceManifest, seconds: float) -> Iterator[str]:
         """The numbers of documents and mentions, and of what was lost."""
-        yield ", ".join(f"{info.counts[name]:,} {title}" for title, name in _SHOWN)
+        yield ", ".join(f"{manifest.counts[name]:,} {title}" for title, name in _SHOWN)
         for name, meaning in _LOST.items():
-            if info.counts[name]:
-                yield f"  {info.counts[name]:,} {meaning.format(width=self._max_span_width)}"
+            if manifest.counts[name]:
+                yield f"  {manifest.counts[name]:,} {meaning.format(width=self._max_span_width)}"
 
     def _row(self, document: Document, row: SegmentedDocuments) -> Row:
         is_special = row.pieces == NO_PIECE

@@ -33,7 +33,7 @@ from spanbert_tf.tasks.coreference.records import (
     DOCUMENTS_FILE,
     Clusters,
     CoreferenceConfig,
-    CoreferenceInfo,
+    CoreferenceManifest,
 )
 from spanbert_tf.tasks.coreference.report import report_page, tables
 from spanbert_tf.tasks.graphs import string_tensor
@@ -55,7 +55,7 @@ class Coreference(Task):
     best = Best("average_f1", "max")
     model_class = SpanBertCoreferenceResolver
     config_class = CoreferenceConfig
-    info_class = CoreferenceInfo
+    manifest_class = CoreferenceManifest
     written_files = WRITTEN_FILES
     readme = os.path.join(os.path.dirname(__file__), "readme.md")
     example: Mapping[str, Any] = {"text": "Ann has a cat. She likes it."}
@@ -103,7 +103,7 @@ class Coreference(Task):
         self, model: SpanBertCoreferenceResolver, records: Records, preset: str
     ) -> None:
         """Refuses segments of another length than those that the model was trained on."""
-        found = records.info.sequence_length
+        found = records.manifest.sequence_length
         wanted = model.preprocessor.sequence_length
         if found != wanted:
             raise MismatchError(
@@ -115,14 +115,14 @@ class Coreference(Task):
         self,
         backbone: SpanBertBackbone,
         tokenizer: SpanBertTokenizer,
-        info: CoreferenceInfo,
+        manifest: CoreferenceManifest,
         config: CoreferenceConfig,
     ) -> SpanBertCoreferenceResolver:
         """Creates a resolver on the encoder."""
         return self.model_class(
             backbone,
-            SpanBertCoreferenceResolverPreprocessor(tokenizer, info.sequence_length),
-            max_segments=info.max_training_segments,
+            SpanBertCoreferenceResolverPreprocessor(tokenizer, manifest.sequence_length),
+            max_segments=manifest.max_training_segments,
             singletons=config.prediction.singletons,
             **config.resolver.model_dump(),
         )
@@ -170,20 +170,20 @@ class Coreference(Task):
         """The official metrics, and the scores of links from pronouns and from other mentions."""
         return tables(outcome)
 
-    def widest_batch(self, info: CoreferenceInfo, batch_size: int) -> tuple[Any, Any]:
+    def widest_batch(self, manifest: CoreferenceManifest, batch_size: int) -> tuple[Any, Any]:
         """Documents of as many segments as are trained at once, with a mention in 4 positions."""
-        num_segments = info.max_training_segments
-        num_positions = num_segments * info.sequence_length
+        num_segments = manifest.max_training_segments
+        num_positions = num_segments * manifest.sequence_length
 
         def parse(serialized: tf.Tensor, width: tf.Tensor) -> tuple[dict, dict]:
             keys = tf.zeros([batch_size], tf.uint64)
-            return parse_documents(info, 0, num_segments, serialized, width, keys)
+            return parse_documents(manifest, 0, num_segments, serialized, width, keys)
 
         x, y = parsed_specs(parse, batch_size)
         shapes = {
             1: [batch_size],
             2: [batch_size, num_positions],
-            3: [batch_size, num_segments, info.sequence_length],
+            3: [batch_size, num_segments, manifest.sequence_length],
         }
         x = {name: tf.TensorSpec(shapes[spec.shape.rank], spec.dtype) for name, spec in x.items()}
         of_mentions = [batch_size, num_positions // 4]

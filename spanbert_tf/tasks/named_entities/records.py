@@ -72,7 +72,7 @@ class SentenceLine(TypedDict):
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
-class NamedEntitiesInfo(TaskManifest):
+class NamedEntitiesManifest(TaskManifest):
     """The content of `named_entities_info.json`.
 
     Attributes:

@@ -28,7 +28,7 @@ from spanbert_tf.tasks.named_entities.records import (
     LABELS,
     OUTSIDE,
     SENTENCES_FILE,
-    NamedEntitiesInfo,
+    NamedEntitiesManifest,
     SentenceLine,
 )
 from spanbert_tf.tasks.preparation import Row, RowMaker, RowPacker, write_task_records
@@ -227,7 +227,7 @@ READERS: Mapping[str, Callable[[str], SentenceSet]] = {
 
 def write_entities(
     sentences: SentenceSet, output: str, *, sequence_length: int = 512, **options: object
-) -> NamedEntitiesInfo:
+) -> NamedEntitiesManifest:
     """Writes the records of sentences, which appear whole or not at all."""
     maker = EntityRows(sentences)
     return write_task_records(maker, output, sequence_length=sequence_length, **options)
@@ -244,7 +244,7 @@ class EntityRows(RowMaker):
         BadInputError: there are no sentences, or the entities of only some are known.
     """
 
-    info_class = NamedEntitiesInfo
+    manifest_class = NamedEntitiesManifest
     title = "records of named entities"
 
     def __init__(self, sentences: SentenceSet) -> None:
@@ -284,12 +284,12 @@ class EntityRows(RowMaker):
             "label_counts": self._label_counts.tolist(),
         }
 
-    def summary(self, info: NamedEntitiesInfo, seconds: float) -> Iterator[str]:
+    def summary(self, manifest: NamedEntitiesManifest, seconds: float) -> Iterator[str]:
         """The numbers of sentences and entities, lost entities, and repairs while reading."""
-        counts = info.counts
+        counts = manifest.counts
         yield (
             f"{counts['sentences']:,} sentences in {counts['rows']:,} rows, "
-            f"{counts['entities']:,} entities of {len(info.labels) // 2} types; "
+            f"{counts['entities']:,} entities of {len(manifest.labels) // 2} types; "
             f"{counts['lost_entities']:,} lost, which begin or end inside a word or have no word "
             "pieces"
         )

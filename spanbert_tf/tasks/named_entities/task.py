@@ -45,7 +45,7 @@ from spanbert_tf.tasks.named_entities.records import (
     OUTSIDE,
     SENTENCES_FILE,
     NamedEntitiesConfig,
-    NamedEntitiesInfo,
+    NamedEntitiesManifest,
     SentenceLine,
 )
 from spanbert_tf.tasks.report import (
@@ -91,7 +91,7 @@ class NamedEntities(LabelTask):
     name = "named_entities"
     model_class = SpanBertTokenClassifier
     config_class = NamedEntitiesConfig
-    info_class = NamedEntitiesInfo
+    manifest_class = NamedEntitiesManifest
     written_files = ("entities.jsonl", "predictions.conll")
     lines_file = SENTENCES_FILE
     first_label = 1
@@ -124,7 +124,7 @@ class NamedEntities(LabelTask):
     def check_model(self, model: SpanBertTokenClassifier, records: Records, preset: str) -> None:
         """Compares labels by name. Entities of types that the model lacks count as missed."""
         names = [label for label in model.labels if label != OUTSIDE]
-        labels = [label for label in records.info.labels if label != OUTSIDE]
+        labels = [label for label in records.manifest.labels if label != OUTSIDE]
         if others := [name for name in names if not name.startswith((BEGIN, INSIDE))]:
             raise MismatchError(
                 f"{preset}: its label {others[0]!r} is neither {OUTSIDE} nor one that begins with "
@@ -142,21 +142,21 @@ class NamedEntities(LabelTask):
         self,
         backbone: SpanBertBackbone,
         tokenizer: SpanBertTokenizer,
-        info: NamedEntitiesInfo,
+        manifest: NamedEntitiesManifest,
         config: NamedEntitiesConfig,
     ) -> SpanBertTokenClassifier:
         """Creates a classifier of word pieces that first predicts the shares of the labels."""
         strategy = config.prediction.aggregation_strategy
-        if strategy == "first" and info.words == "marked":
+        if strategy == "first" and manifest.words == "marked":
             strategy = "word"
         model = self.model_class(
             backbone,
-            info.labels,
-            SpanBertTokenClassifierPreprocessor(tokenizer, info.sequence_length),
+            manifest.labels,
+            SpanBertTokenClassifierPreprocessor(tokenizer, manifest.sequence_length),
             dropout=backbone.dropout,
             aggregation_strategy=strategy,
         )
-        model.begin_at_shares(info.label_counts)
+        model.begin_at_shares(manifest.label_counts)
         return model
 
     def predict_batch(
@@ -189,7 +189,7 @@ class NamedEntities(LabelTask):
         """The labels of words. As texts, labels of words outside of entities are empty."""
         sentences = records.lines(SENTENCES_FILE)
         of_pieces = [found.labels for found in predictions]
-        if model.aggregation_strategy == "word" and records.info.words != "marked":
+        if model.aggregation_strategy == "word" and records.manifest.words != "marked":
             of_pieces = _spoken_labels(model, sentences, of_pieces)
         predicted = [
             word_labels(sentence, model.labels, labels)
@@ -219,7 +219,7 @@ class NamedEntities(LabelTask):
         self, records: Records, index: int, pieces: Sequence[str], labels: np.ndarray
     ) -> Iterator[Text]:
         """Shows a row with its entities marked."""
-        names = [records.info.labels[label] if label >= 0 else None for label in labels]
+        names = [records.manifest.labels[label] if label >= 0 else None for label in labels]
         yield marked_pieces(pieces, _spans_of_pieces(names[: len(pieces) - 1]))
 
     def report(self, title: str, outcome: Outcome, scores: Mapping[str, float]) -> str:
@@ -245,7 +245,7 @@ class NamedEntities(LabelTask):
         decoder = EntityDecoder(outcome.model)
         answers = []
         sentences = outcome.records.lines(SENTENCES_FILE)
-        has_marked_words = outcome.records.info.words == "marked"
+        has_marked_words = outcome.records.manifest.words == "marked"
         for first in range(0, len(sentences), _TEXTS_AT_ONCE):
             part = slice(first, first + _TEXTS_AT_ONCE)
             texts = string_tensor([sentence["text"] for sentence in sentences[part]])

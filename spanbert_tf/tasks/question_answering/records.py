@@ -90,7 +90,7 @@ class QuestionLine(TypedDict):
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
-class QuestionAnsweringInfo(TaskManifest):
+class QuestionAnsweringManifest(TaskManifest):
     """The content of `question_answering_info.json`.
 
     Attributes:

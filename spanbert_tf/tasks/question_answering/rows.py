@@ -37,7 +37,7 @@ from spanbert_tf.tasks.question_answering.records import (
     QUESTION_INDEX,
     QUESTIONS_FILE,
     START_POSITION,
-    QuestionAnsweringInfo,
+    QuestionAnsweringManifest,
 )
 from spanbert_tf.terminal import show_progress
 from spanbert_tf.text.positions import SegmentPositions
@@ -85,7 +85,7 @@ class QuestionOptions:
 
 def write_questions(
     questions: QuestionSet, output: str, *, options: QuestionOptions, **others: Any
-) -> QuestionAnsweringInfo:
+) -> QuestionAnsweringManifest:
     """Writes the records of questions, which appear whole or not at all.
 
     Args:
@@ -141,7 +141,7 @@ class _Asked:
 class QuestionRows(RowMaker):
     """Makes the rows of questions, and counts questions and answers."""
 
-    info_class = QuestionAnsweringInfo
+    manifest_class = QuestionAnsweringManifest
     title = "records of questions"
 
     def __init__(self, questions: QuestionSet, options: QuestionOptions) -> None:
@@ -187,7 +187,7 @@ class QuestionRows(RowMaker):
         """The counts, in which rows are `windows`."""
         return {**self.counts, "tokens": written["tokens"]}
 
-    def summary(self, info: QuestionAnsweringInfo, seconds: float) -> Iterator[str]:
+    def summary(self, manifest: QuestionAnsweringManifest, seconds: float) -> Iterator[str]:
         """The numbers of questions, contexts, windows and answers."""
         counts = self.counts
         yield (

@@ -51,7 +51,7 @@ from spanbert_tf.tasks.question_answering.records import (
     QUESTIONS_FILE,
     START_POSITION,
     QuestionAnsweringConfig,
-    QuestionAnsweringInfo,
+    QuestionAnsweringManifest,
 )
 from spanbert_tf.tasks.report import Table, confusion_table, marked_parts, render_page
 from spanbert_tf.tasks.task import Outcome, Task
@@ -71,7 +71,7 @@ class QuestionAnswering(Task):
     name = "question_answering"
     model_class = SpanBertQuestionAnswerer
     config_class = QuestionAnsweringConfig
-    info_class = QuestionAnsweringInfo
+    manifest_class = QuestionAnsweringManifest
     written_files = ("predictions.json", "nbest_predictions.json", "null_odds.json")
     fields = ("question", "context")
     readme = os.path.join(os.path.dirname(__file__), "readme.md")
@@ -106,20 +106,20 @@ class QuestionAnswering(Task):
 
     def check_model(self, model: SpanBertQuestionAnswerer, records: Records, preset: str) -> None:
         """Refuses another order of question and passage, and unanswerable questions for others."""
-        info = records.info
+        manifest = records.manifest
         question_first = model.preprocessor.question_first
-        if info.question_first != question_first:
+        if manifest.question_first != question_first:
             orders = ("after the passage", "before the passage")
             option = "with" if question_first else "without"
             raise MismatchError(
-                f"{records}: has the question {orders[info.question_first]}, and {preset} has it "
-                f"{orders[question_first]}; write the records again {option} --question-first"
+                f"{records}: has the question {orders[manifest.question_first]}, and {preset} has "
+                f"it {orders[question_first]}; write the records again {option} --question-first"
             )
-        if info.has_unanswerable != model.has_unanswerable:
+        if manifest.has_unanswerable != model.has_unanswerable:
             kinds = ("that all have an answer", "some of which have none")
             raise MismatchError(
-                f"{records}: holds questions {kinds[info.has_unanswerable]}, and {preset} is for "
-                f"questions {kinds[model.has_unanswerable]}; it and the records must be of one "
+                f"{records}: holds questions {kinds[manifest.has_unanswerable]}, and {preset} is "
+                f"for questions {kinds[model.has_unanswerable]}; it and the records must be of one "
                 "data set"
             )
 
@@ -127,23 +127,23 @@ class QuestionAnswering(Task):
         self,
         backbone: SpanBertBackbone,
         tokenizer: SpanBertTokenizer,
-        info: QuestionAnsweringInfo,
+        manifest: QuestionAnsweringManifest,
         config: QuestionAnsweringConfig,
     ) -> SpanBertQuestionAnswerer:
         """Creates a question answerer on the encoder."""
         preprocessor = SpanBertQuestionAnswererPreprocessor(
             tokenizer,
-            sequence_length=info.sequence_length,
-            question_first=info.question_first,
-            segment_aware=info.segment_aware,
+            sequence_length=manifest.sequence_length,
+            question_first=manifest.question_first,
+            segment_aware=manifest.segment_aware,
         )
         return self.model_class(
             backbone,
             preprocessor,
             max_answer_tokens=config.prediction.max_answer_tokens,
             num_candidates=config.prediction.num_candidates,
-            stride=info.stride,
-            has_unanswerable=info.has_unanswerable,
+            stride=manifest.stride,
+            has_unanswerable=manifest.has_unanswerable,
         )
 
     def parse(
@@ -208,7 +208,7 @@ class QuestionAnswering(Task):
     def score(self, outcome: Outcome) -> dict[str, float]:
         """Exact match and F1 by the official scripts of SQuAD."""
         model = outcome.model
-        has_unanswerable = outcome.records.info.has_unanswerable
+        has_unanswerable = outcome.records.manifest.has_unanswerable
         return score_answers(
             outcome.gold,
             outcome.predictions,

@@ -60,7 +60,7 @@ class ExampleLine(TypedDict):
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
-class RelationExtractionInfo(TaskManifest):
+class RelationExtractionManifest(TaskManifest):
     """The content of `relation_extraction_info.json`.
 
     Attributes:

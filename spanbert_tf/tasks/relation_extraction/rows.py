@@ -25,7 +25,7 @@ from spanbert_tf.tasks.relation_extraction.records import (
     LABEL,
     ExampleLine,
     Place,
-    RelationExtractionInfo,
+    RelationExtractionManifest,
 )
 from spanbert_tf.terminal import escape_controls, show_progress
 from spanbert_tf.text.vocabulary import OBJECT, SUBJECT, Casing, EntityMode, make_markers
@@ -210,7 +210,7 @@ def write_relations(
     entities: EntityMode = "masked",
     sequence_length: int = 128,
     **options: Any,
-) -> RelationExtractionInfo:
+) -> RelationExtractionManifest:
     """Writes a directory of rows and examples; it appears whole or not at all."""
     training = training or relations
     for some in (relations, training):
@@ -231,7 +231,7 @@ class RelationRows(RowMaker):
     their role alone, `unknown_relations` examples, which cannot be predicted right.
     """
 
-    info_class = RelationExtractionInfo
+    manifest_class = RelationExtractionManifest
     title = "records of relations"
 
     def __init__(
@@ -272,12 +272,13 @@ class RelationRows(RowMaker):
             "layout": self._relations.layout,
         }
 
-    def summary(self, info: RelationExtractionInfo, seconds: float) -> Iterator[str]:
+    def summary(self, manifest: RelationExtractionManifest, seconds: float) -> Iterator[str]:
         """What there is, and what the training set does not have."""
-        counts = info.counts
+        counts = manifest.counts
         yield (
-            f"{counts['rows']:,} examples, {len(info.labels)} relations, {len(info.markers)} "
-            f"markers; {counts['full_rows']:,} rows are full and may have been cut"
+            f"{counts['rows']:,} examples, {len(manifest.labels)} relations, "
+            f"{len(manifest.markers)} markers; {counts['full_rows']:,} rows are full and may have "
+            "been cut"
         )
         for name, what in (("types", "entities of types"), ("relations", "relations")):
             if count := counts[f"unknown_{name}"]:

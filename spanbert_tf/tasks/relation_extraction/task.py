@@ -33,7 +33,7 @@ from spanbert_tf.tasks.relation_extraction.records import (
     EXAMPLES_FILE,
     ExampleLine,
     RelationExtractionConfig,
-    RelationExtractionInfo,
+    RelationExtractionManifest,
 )
 from spanbert_tf.tasks.relation_extraction.rows import marked_text_of
 from spanbert_tf.tasks.report import (
@@ -57,7 +57,7 @@ class RelationExtraction(LabelTask):
     name = "relation_extraction"
     model_class = SpanBertRelationClassifier
     config_class = RelationExtractionConfig
-    info_class = RelationExtractionInfo
+    manifest_class = RelationExtractionManifest
     written_files = ("answers.txt", "probabilities.jsonl")
     lines_file = EXAMPLES_FILE
     label_key = "relation"
@@ -116,11 +116,11 @@ class RelationExtraction(LabelTask):
 
     def check_model(self, model: SpanBertRelationClassifier, records: Records, preset: str) -> None:
         """Refuses records with other markers or relations, for which predictions would be wrong."""
-        info, preprocessor = records.info, model.preprocessor
+        manifest, preprocessor = records.manifest, model.preprocessor
         for name, found, wanted in (
-            ("entities", info.entities, preprocessor.entities),
-            ("markers", info.markers, preprocessor.markers),
-            ("labels", info.labels, model.labels),
+            ("entities", manifest.entities, preprocessor.entities),
+            ("markers", manifest.markers, preprocessor.markers),
+            ("labels", manifest.labels, model.labels),
         ):
             if found != wanted:
                 shown = f" ({found}, {wanted})" if isinstance(found, str) else ""
@@ -133,14 +133,17 @@ class RelationExtraction(LabelTask):
         self,
         backbone: SpanBertBackbone,
         tokenizer: SpanBertTokenizer,
-        info: RelationExtractionInfo,
+        manifest: RelationExtractionManifest,
         config: RelationExtractionConfig,
     ) -> SpanBertRelationClassifier:
         """Creates a classifier of relations on the encoder."""
         preprocessor = SpanBertRelationClassifierPreprocessor(
-            tokenizer, info.sequence_length, markers=info.markers, entities=info.entities
+            tokenizer,
+            manifest.sequence_length,
+            markers=manifest.markers,
+            entities=manifest.entities,
         )
-        return self.model_class(backbone, info.labels, preprocessor, dropout=backbone.dropout)
+        return self.model_class(backbone, manifest.labels, preprocessor, dropout=backbone.dropout)
 
     def score(self, outcome: Outcome) -> dict[str, float]:
         """The official scores of the layout."""
@@ -161,7 +164,7 @@ class RelationExtraction(LabelTask):
         ]
         yield marked_text(line["text"], parts)
         yield f"  relation: {line['relation'] or 'not known'}"
-        names = {piece: f"[{name}]" for name, piece in records.info.markers.items()}
+        names = {piece: f"[{name}]" for name, piece in records.manifest.markers.items()}
         yield Text("  row: ").append(marked_pieces([names.get(p, p) for p in pieces], ()))
 
     def report(self, title: str, outcome: Outcome, scores: Mapping[str, float]) -> str:
@@ -193,7 +196,7 @@ class RelationExtraction(LabelTask):
         """Writes the file that the official scorer reads, and all probabilities as JSON lines."""
         examples = outcome.records.lines(EXAMPLES_FILE)
         lines = outcome.predicted
-        if outcome.records.info.layout == "semeval2010":
+        if outcome.records.manifest.layout == "semeval2010":
             pairs = zip(examples, outcome.predicted, strict=True)
             lines = [f"{example['id']}\t{relation}" for example, relation in pairs]
         write_text(os.path.join(output, "answers.txt"), "".join(f"{line}\n" for line in lines))
@@ -210,7 +213,7 @@ class RelationExtraction(LabelTask):
 def _all_scores(outcome: Outcome) -> tuple[dict[str, float], ClassScores]:
     """The official scores, and those of each relation."""
     gold, predicted, labels = outcome.gold, outcome.predicted, outcome.model.labels
-    if outcome.records.info.layout == "semeval2010":
+    if outcome.records.manifest.layout == "semeval2010":
         names = [example["id"] for example in outcome.records.lines(EXAMPLES_FILE)]
         key, answers = (dict(zip(names, column, strict=True)) for column in (gold, predicted))
         return score_semeval2010(key, answers)

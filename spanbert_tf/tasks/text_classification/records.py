@@ -75,7 +75,7 @@ class ExampleLine(TypedDict):
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
-class TextClassificationInfo(TaskManifest):
+class TextClassificationManifest(TaskManifest):
     """The content of `text_classification_info.json`.
 
     Attributes:

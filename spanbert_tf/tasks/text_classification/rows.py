@@ -21,7 +21,7 @@ from spanbert_tf.tasks.text_classification.files import LabelledText, LabelledTe
 from spanbert_tf.tasks.text_classification.records import (
     EXAMPLES_FILE,
     LABEL,
-    TextClassificationInfo,
+    TextClassificationManifest,
     text_names,
 )
 from spanbert_tf.terminal import show_progress
@@ -39,7 +39,7 @@ def write_labelled_texts(
     sequence_length: int = 128,
     segment_aware: bool = False,
     **options: object,
-) -> TextClassificationInfo:
+) -> TextClassificationManifest:
     """Writes the records of labelled texts, which appear whole or not at all.
 
     Args:
@@ -66,7 +66,7 @@ def write_labelled_texts(
 class LabelledTextRows(RowMaker):
     """Makes the rows of labelled texts."""
 
-    info_class = TextClassificationInfo
+    manifest_class = TextClassificationManifest
     title = "records of labelled texts"
 
     def __init__(self, texts: LabelledTexts, *, segment_aware: bool) -> None:
@@ -108,22 +108,22 @@ class LabelledTextRows(RowMaker):
             "training_rows": written["rows"] if is_labelled else 0,
         }
 
-    def summary(self, info: TextClassificationInfo, seconds: float) -> Iterator[str]:
+    def summary(self, manifest: TextClassificationManifest, seconds: float) -> Iterator[str]:
         """The numbers of texts, tokens and labels, and what was cut or skipped."""
-        what = f"{info.dataset}: " if info.dataset else ""
-        kind = "pairs of texts" if info.is_pair else "texts"
-        yield f"{what}{info.num_rows:,} {kind}, {info.num_tokens:,} tokens, {seconds:.1f} s"
-        if not info.is_labelled:
+        what = f"{manifest.dataset}: " if manifest.dataset else ""
+        kind = "pairs of texts" if manifest.is_pair else "texts"
+        yield f"{what}{manifest.num_rows:,} {kind}, {manifest.num_tokens:,} tokens, {seconds:.1f} s"
+        if not manifest.is_labelled:
             yield "  without labels: to predict, not to train or to score"
-        elif not info.is_regression:
-            counted = list(zip(info.labels, info.label_counts, strict=True))
+        elif not manifest.is_regression:
+            counted = list(zip(manifest.labels, manifest.label_counts, strict=True))
             shown = ", ".join(f"{label} {count:,}" for label, count in counted[:_SHOWN_LABELS])
             if len(counted) > _SHOWN_LABELS:
                 shown += ", …"
             yield f"  labels: {shown}"
         for name in ("cut_rows", "empty_texts", "skipped_lines"):
-            if info.counts[name]:
-                yield f"  {name.replace('_', ' ')}: {info.counts[name]:,}"
+            if manifest.counts[name]:
+                yield f"  {name.replace('_', ' ')}: {manifest.counts[name]:,}"
 
 
 class Featurizer:
@@ -178,7 +178,7 @@ def _example_line(texts: LabelledTexts, example: LabelledText) -> dict:
 
 def load_labels(directory: str) -> list[str]:
     """The labels of training records, for records of another file."""
-    info = Records.of(directory, TextClassificationInfo).info
-    if info.is_regression:
+    manifest = Records.of(directory, TextClassificationManifest).manifest
+    if manifest.is_regression:
         raise BadInputError(f"{directory}: has numbers for labels; give --regression")
-    return info.labels
+    return manifest.labels

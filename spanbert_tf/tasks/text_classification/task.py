@@ -51,7 +51,7 @@ from spanbert_tf.tasks.text_classification.records import (
     EXAMPLES_FILE,
     ExampleLine,
     TextClassificationConfig,
-    TextClassificationInfo,
+    TextClassificationManifest,
     text_names,
 )
 from spanbert_tf.training.checkpoints import Best
@@ -80,14 +80,14 @@ class TextClassification(LabelTask):
     pooler_advice = "; classifier.pooling=mean or cls does without it"
     model_class = SpanBertTextClassifier
     config_class = TextClassificationConfig
-    info_class = TextClassificationInfo
+    manifest_class = TextClassificationManifest
     written_files = (PREDICTIONS_FILE, EVALUATION_FILE, *map(submission_file, GLUE_TASKS))
     readme = os.path.join(os.path.dirname(__file__), "readme.md")
     example: Mapping[str, Any] = {"text": "It rains.", "text_pair": "The street is wet."}
 
-    def best_of(self, info: TextClassificationInfo) -> Best:
+    def best_of(self, manifest: TextClassificationManifest) -> Best:
         """Uses the metric of the data set, or the mean of its metrics."""
-        metric = main_metric(info.dataset, is_regression=info.is_regression)
+        metric = main_metric(manifest.dataset, is_regression=manifest.is_regression)
         return self.best or Best(metric, "max")
 
     def fields_of(self, model: SpanBertTextClassifier) -> tuple[str, ...]:
@@ -123,7 +123,7 @@ class TextClassification(LabelTask):
 
     def targets(self, model: SpanBertTextClassifier, records: Records, y: tf.Tensor) -> tf.Tensor:
         """See `LabelTask`. The numbers of a regression are not converted."""
-        if records.info.is_regression:
+        if records.manifest.is_regression:
             return y
         return super().targets(model, records, y)
 
@@ -135,23 +135,23 @@ class TextClassification(LabelTask):
     ) -> Outcome:
         """See `LabelTask`. For a regression, `predicted` are numbers."""
         outcome = super().outcome(model, records, predictions)
-        if records.info.is_regression:
+        if records.manifest.is_regression:
             numbers = [float(row[0]) for row in predictions]
             outcome = dataclasses.replace(outcome, predicted=numbers, texts=list(map(str, numbers)))
-        return dataclasses.replace(outcome, note=_note(records.info, outcome.predicted))
+        return dataclasses.replace(outcome, note=_note(records.manifest, outcome.predicted))
 
     def tables(self, outcome: Outcome) -> Sequence[Table]:
         """See `LabelTask`. There are no tables for a regression."""
-        if outcome.records.info.is_regression:
+        if outcome.records.manifest.is_regression:
             return []
         return super().tables(outcome)
 
     def label_counts(self, records: Records) -> Mapping[str, int]:
         """The counts of the manifest; none for a regression."""
-        info = records.info
-        if info.is_regression:
+        manifest = records.manifest
+        if manifest.is_regression:
             return {}
-        return dict(zip(info.labels, info.label_counts, strict=True))
+        return dict(zip(manifest.labels, manifest.label_counts, strict=True))
 
     def check(self, model: SpanBertTextClassifier, item: dict) -> dict:
         """Also refuses a second text that the model does not read."""
@@ -169,10 +169,10 @@ class TextClassification(LabelTask):
 
     def check_model(self, model: SpanBertTextClassifier, records: Records, preset: str) -> None:
         """Refuses pairs for single texts, numbers for classes, and classes that the model lacks."""
-        info = records.info
+        manifest = records.manifest
         for (without, with_it), found, wanted, advice in (
-            (_PAIRS, info.is_pair, model.preprocessor.is_pair, _PAIR_ADVICE),
-            (_NUMBERS, info.is_regression, model.is_regression, _NUMBER_ADVICE),
+            (_PAIRS, manifest.is_pair, model.preprocessor.is_pair, _PAIR_ADVICE),
+            (_NUMBERS, manifest.is_regression, model.is_regression, _NUMBER_ADVICE),
         ):
             if found != wanted:
                 shown, read = (with_it, without) if found else (without, with_it)
@@ -180,7 +180,7 @@ class TextClassification(LabelTask):
                     f"{records}: holds {shown}, and {preset} is for {read}; write the records "
                     f"again {advice[wanted]}"
                 )
-        unknown = [] if info.is_regression else sorted(set(info.labels) - set(model.labels))
+        unknown = [] if manifest.is_regression else sorted(set(manifest.labels) - set(model.labels))
         if unknown:
             raise MismatchError(
                 f"{records}: label {unknown[0]!r} is none that {preset} knows: "
@@ -191,26 +191,26 @@ class TextClassification(LabelTask):
         self,
         backbone: SpanBertBackbone,
         tokenizer: SpanBertTokenizer,
-        info: TextClassificationInfo,
+        manifest: TextClassificationManifest,
         config: TextClassificationConfig,
     ) -> SpanBertTextClassifier:
         """Creates a classifier with random weights, or weights that predict the largest class."""
         preprocessor = SpanBertTextClassifierPreprocessor(
             tokenizer,
-            info.sequence_length,
-            segment_aware=info.segment_aware,
-            is_pair=info.is_pair,
+            manifest.sequence_length,
+            segment_aware=manifest.segment_aware,
+            is_pair=manifest.is_pair,
         )
         model = self.model_class(
             backbone,
-            len(info.labels),
+            len(manifest.labels),
             preprocessor,
             dropout=backbone.dropout,
-            labels=info.labels,
+            labels=manifest.labels,
             pooling=config.classifier.pooling,
         )
         if config.classifier.initial == "majority":
-            _predict_shares(model, info)
+            _predict_shares(model, manifest)
         return model
 
     def baseline(self, records: Records) -> list[np.ndarray]:
@@ -219,22 +219,22 @@ class TextClassification(LabelTask):
         Shares and mean are those of the scored records, so no other constant prediction has a
         better accuracy or squared error.
         """
-        info = records.info
-        if info.is_regression:
+        manifest = records.manifest
+        if manifest.is_regression:
             numbers = [float(line["label"] or 0) for line in records.lines(EXAMPLES_FILE)]
             row = np.array([np.mean(numbers)], "float32")
         else:
-            row = np.array(info.label_counts, "float32") / max(sum(info.label_counts), 1)
-        return [row] * info.num_rows
+            row = np.array(manifest.label_counts, "float32") / max(sum(manifest.label_counts), 1)
+        return [row] * manifest.num_rows
 
     def score(self, outcome: Outcome) -> dict[str, float]:
         """The metrics of the GLUE task; for other data, accuracy and macro F1 or correlations."""
-        info = outcome.records.info
+        manifest = outcome.records.manifest
         return score_labels(
             outcome.gold,
             outcome.predicted,
-            dataset=info.dataset,
-            is_regression=info.is_regression,
+            dataset=manifest.dataset,
+            is_regression=manifest.is_regression,
         )
 
     def row_in_words(
@@ -250,7 +250,7 @@ class TextClassification(LabelTask):
 
     def report(self, title: str, outcome: Outcome, scores: Mapping[str, float]) -> str:
         """Renders a page that shows each text."""
-        is_regression = outcome.records.info.is_regression
+        is_regression = outcome.records.manifest.is_regression
         certainty = "probability" if outcome.by == "model" else "share of its class"
         filters = _NUMBER_FILTERS
         if not is_regression:
@@ -269,47 +269,47 @@ class TextClassification(LabelTask):
 
     def write(self, outcome: Outcome, output: str) -> None:
         """Writes `predictions.jsonl`, and the scores or, for a test set of GLUE, its submission."""
-        info = outcome.records.info
+        manifest = outcome.records.manifest
         model = outcome.model
-        if info.is_regression:
+        if manifest.is_regression:
             (label,) = known_labels(model, outcome.records)
             lines = [{"label": label, "score": number} for number in outcome.predicted]
             write_json_lines(os.path.join(output, PREDICTIONS_FILE), lines)
         else:
             super().write(outcome, output)
-        if info.is_labelled:
+        if manifest.is_labelled:
             # `spanbert-tf glue` recognises a development set by its size, and the model by the
             # preset.
             content = {
-                "dataset": info.dataset,
-                "rows": info.num_rows,
+                "dataset": manifest.dataset,
+                "rows": manifest.num_rows,
                 "preset": model.loaded_from and published_name(model.loaded_from.name),
                 "golden_sha256": model.loaded_from and golden_digest(model.loaded_from),
                 "scores": self.score(outcome),
             }
             write_text(os.path.join(output, EVALUATION_FILE), json.dumps(content, indent=1) + "\n")
-        elif info.dataset is not None:
-            text = submission_text(info.dataset, outcome.predicted)
-            write_text(os.path.join(output, submission_file(info.dataset)), text)
+        elif manifest.dataset is not None:
+            text = submission_text(manifest.dataset, outcome.predicted)
+            write_text(os.path.join(output, submission_file(manifest.dataset)), text)
 
 
-def _note(info: TextClassificationInfo, predicted: Sequence[str] | Sequence[float]) -> str:
+def _note(manifest: TextClassificationManifest, predicted: Sequence[str] | Sequence[float]) -> str:
     """A sentence for predictions for which a metric of the data set is not defined."""
     if not is_constant(predicted):
         return ""
-    if not has_correlation(info.dataset, is_regression=info.is_regression):
+    if not has_correlation(manifest.dataset, is_regression=manifest.is_regression):
         return ""
     return f"all predictions are {predicted[0]}: a correlation is undefined then, and counts as 0"
 
 
-def _predict_shares(model: SpanBertTextClassifier, info: TextClassificationInfo) -> None:
+def _predict_shares(model: SpanBertTextClassifier, manifest: TextClassificationManifest) -> None:
     """Sets weights with which the classifier predicts the shares of the classes for any text."""
-    if info.is_regression:
+    if manifest.is_regression:
         raise MismatchError(
             "classifier.initial: is majority, and these records have numbers, no classes; set it "
             "to random"
         )
-    counts = np.maximum(np.array(info.label_counts, "float32"), np.finfo("float32").tiny)
+    counts = np.maximum(np.array(manifest.label_counts, "float32"), np.finfo("float32").tiny)
     kernel, _ = model.output_dense.get_weights()
     model.output_dense.set_weights([np.zeros_like(kernel), np.log(counts / counts.sum())])
     model.is_head_trained = True  # these weights predict, although no step has trained them

@@ -90,44 +90,47 @@ def test_counts_add_up_with_an_independent_count(single, corpus, letters_vocabul
     peer = BertWordPieceTokenizer(letters_vocabulary, lowercase=False)
     ids = [peer.encode(text, add_special_tokens=False).ids for text in texts]
     files = [path for path in directory.iterdir() if path.is_file()]
-    output, info = single
-    assert info.counts["files"] == len(files)
-    assert info.counts["bytes"] == sum(path.stat().st_size for path in files)
-    assert info.counts["documents"] == len(documents)
-    assert info.counts["title_only_documents"] == len(files)
-    assert info.counts["paragraphs"] == len(texts)
-    assert info.counts["tokens"] == sum(map(len, ids))
-    assert info.counts["tokens"] == sum(shard.num_tokens for shard in info.shards)
-    assert info.counts["records"] == sum(shard.num_records for shard in info.shards)
-    everything = np.bincount(np.concatenate(ids), minlength=info.vocabulary_size)
-    held_out = written_records.read_records(output, info, "validation")
+    output, manifest = single
+    assert manifest.counts["files"] == len(files)
+    assert manifest.counts["bytes"] == sum(path.stat().st_size for path in files)
+    assert manifest.counts["documents"] == len(documents)
+    assert manifest.counts["title_only_documents"] == len(files)
+    assert manifest.counts["paragraphs"] == len(texts)
+    assert manifest.counts["tokens"] == sum(map(len, ids))
+    assert manifest.counts["tokens"] == sum(shard.num_tokens for shard in manifest.shards)
+    assert manifest.counts["records"] == sum(shard.num_records for shard in manifest.shards)
+    everything = np.bincount(np.concatenate(ids), minlength=manifest.vocabulary_size)
+    held_out = written_records.read_records(output, manifest, "validation")
     for record in held_out:
-        everything -= np.bincount(record["token_ids"], minlength=info.vocabulary_size)
-    assert list(info.unigram_counts(output)) == everything.tolist()
+        everything -= np.bincount(record["token_ids"], minlength=manifest.vocabulary_size)
+    assert list(manifest.unigram_counts(output)) == everything.tolist()
 
 
 def test_the_description_fits_the_files(single, letters_vocabulary):
-    output, info = single
-    assert PretrainingManifest.from_json((output / "dataset_info.json").read_text(), "here") == info
+    output, manifest = single
+    assert (
+        PretrainingManifest.from_json((output / "dataset_info.json").read_text(), "here")
+        == manifest
+    )
     assert (output / "vocab.txt").read_text() == pathlib.Path(letters_vocabulary).read_text()
-    names = {shard.file for shard in info.shards} | {
+    names = {shard.file for shard in manifest.shards} | {
         "dataset_info.json",
         "unigram_counts.json",
         "vocab.txt",
     }
     assert {path.name for path in output.iterdir()} == names
     assert not list(output.parent.glob("*.incomplete"))
-    for shard in info.shards:
+    for shard in manifest.shards:
         assert hashlib.sha256((output / shard.file).read_bytes()).hexdigest() == shard.sha256
         num_records = sum(1 for _ in tf.data.TFRecordDataset(str(output / shard.file)))
         assert num_records == shard.num_records > 0
 
 
-def by_document(directory, info):
+def by_document(directory, manifest):
     """For each word that a document has all to itself, the splits that it is in."""
     splits = collections.defaultdict(set)
     for split in ("train", "validation"):
-        for record in written_records.read_records(directory, info, split):
+        for record in written_records.read_records(directory, manifest, split):
             splits[record["token_ids"][0]].add(split)
     return splits
 
@@ -137,7 +140,7 @@ def test_many_documents_are_held_out_as_a_whole(tmp_path, capsys):
     vocabulary, text = tmp_path / "vocab.txt", tmp_path / "text.txt"
     vocabulary.write_text("\n".join(["[PAD]", "[UNK]", "[CLS]", "[SEP]", "[MASK]", "A", *words]))
     text.write_text("\n===\n".join(f"{word} " * 30 for word in words))
-    info = write_pretraining_records(
+    manifest = write_pretraining_records(
         str(text),
         vocabulary=str(vocabulary),
         output=str(tmp_path / "records"),
@@ -145,10 +148,10 @@ def test_many_documents_are_held_out_as_a_whole(tmp_path, capsys):
         sequence_length=12,
         validation_fraction=0.1,
     )
-    splits = by_document(tmp_path / "records", info)
+    splits = by_document(tmp_path / "records", manifest)
     assert len(splits) == 400
     assert all(len(of_document) == 1 for of_document in splits.values())
-    held_out = info.num_records("validation")
+    held_out = manifest.num_records("validation")
     assert 90 < held_out < 150  # of 1,200: 120 less or more 3 · √40
     assert f"{held_out} held-out records ({held_out / 12:.2f}%, whole documents)" in (
         capsys.readouterr().out
@@ -171,15 +174,15 @@ def test_of_few_or_large_documents_blocks_are_held_out(
     text.write_text("\n===\n".join(documents))
     options = {"document_separator": "===", "sequence_length": 64, "num_shards": 2}
     options |= {"vocabulary": letters_vocabulary, "validation_fraction": fraction}
-    info = write_pretraining_records(str(text), output=str(tmp_path / "one"), **options)
-    held_out, total = info.num_records("validation"), info.counts["records"]
+    manifest = write_pretraining_records(str(text), output=str(tmp_path / "one"), **options)
+    held_out, total = manifest.num_records("validation"), manifest.counts["records"]
     assert abs(held_out - fraction * total) <= max(0.5, 0.3 * fraction * total * (fraction > 0.05))
     assert (
         f"({held_out / total:.2%}, blocks, documents are few or large)" in capsys.readouterr().out
     )
     # Nothing of the held-out text is in the training text, nothing is lost.
     tokens = collections.Counter()
-    for record in written_records.read_records(tmp_path / "one", info):
+    for record in written_records.read_records(tmp_path / "one", manifest):
         tokens.update(record["token_ids"])
     peer = BertWordPieceTokenizer(letters_vocabulary, lowercase=False)
     expected = itertools.chain.from_iterable(
@@ -274,16 +277,16 @@ def test_lower_case_strips_accents(tmp_path):
     text.write_text("Élan VITAL, naïveté. " * 40 + "\n\n" + "Déjà vu. " * 50)
     vocabulary = str(tmp_path / "vocab.txt")
     write_vocabulary(str(text), vocabulary, vocabulary_size=100, lowercase=True)
-    info = write_pretraining_records(
+    manifest = write_pretraining_records(
         str(text), vocabulary=vocabulary, output=str(tmp_path / "records"), lowercase=True
     )
-    assert info.lowercase
+    assert manifest.lowercase
     peer = BertWordPieceTokenizer(vocabulary, lowercase=True)
     expected = peer.encode(text.read_text(), add_special_tokens=False).ids
-    (record,) = written_records.read_records(tmp_path / "records", info)
+    (record,) = written_records.read_records(tmp_path / "records", manifest)
     assert record["token_ids"] == expected
     unknown = load_vocabulary(vocabulary).index("[UNK]")
-    assert info.unigram_counts(tmp_path / "records")[unknown] == 0
+    assert manifest.unigram_counts(tmp_path / "records")[unknown] == 0
 
 
 def test_accents_are_kept_on_request(tmp_path, capfd):
@@ -300,11 +303,11 @@ def test_accents_are_kept_on_request(tmp_path, capfd):
     assert "has entries with accents (ä), which --lowercase strips" in capfd.readouterr().err
     with pytest.raises(SystemExit, match="0"):
         main(["prepare", "pretraining", *options, *kept, "--output", str(tmp_path / "records")])
-    info = PretrainingManifest.load(tmp_path / "records")
-    assert info.casing == (True, False)
+    manifest = PretrainingManifest.load(tmp_path / "records")
+    assert manifest.casing == (True, False)
     peer = BertWordPieceTokenizer(vocabulary, lowercase=True, strip_accents=False)
     expected = peer.encode(text.read_text(), add_special_tokens=False).ids
-    records = written_records.read_records(tmp_path / "records", info)
+    records = written_records.read_records(tmp_path / "records", manifest)
     tokens = itertools.chain.from_iterable(record["token_ids"] for record in records)
     assert sorted(tokens) == sorted(expected)
 
@@ -318,36 +321,36 @@ def test_small_corpora_hold_out_a_document_but_not_all(
 ):
     text = tmp_path / "text.txt"
     text.write_text("\n===\n".join(f"{'ab' * n} words." for n in range(1, num_documents + 1)))
-    info = write_pretraining_records(
+    manifest = write_pretraining_records(
         str(text),
         document_separator="===",
         vocabulary=letters_vocabulary,
         output=str(tmp_path / "records"),
         validation_fraction=fraction,
     )
-    assert info.num_records("validation") == num_held_out
-    assert info.num_records("train") == num_documents - num_held_out
-    assert sum(info.unigram_counts(tmp_path / "records")) == info.num_tokens("train")
+    assert manifest.num_records("validation") == num_held_out
+    assert manifest.num_records("train") == num_documents - num_held_out
+    assert sum(manifest.unigram_counts(tmp_path / "records")) == manifest.num_tokens("train")
 
 
 def test_what_has_no_tokens_is_counted(letters_vocabulary, tmp_path):
     text = tmp_path / "text.txt"
     text.write_text("===\nOne. Two.\n\n\u200b\n\nThree.\n===\n\u200b\n===\n\n===\nFour.\n")
-    info = write_pretraining_records(
+    manifest = write_pretraining_records(
         str(text),
         document_separator="===",
         vocabulary=letters_vocabulary,
         output=str(tmp_path / "records"),
         validation_fraction=0,
     )
-    assert info.counts["documents"] == 2
-    assert info.counts["empty_documents"] == 2
-    assert info.counts["paragraphs"] == 3
-    assert info.counts["sentences"] == 4
-    assert info.counts["sentences_without_tokens"] == 2
+    assert manifest.counts["documents"] == 2
+    assert manifest.counts["empty_documents"] == 2
+    assert manifest.counts["paragraphs"] == 3
+    assert manifest.counts["sentences"] == 4
+    assert manifest.counts["sentences_without_tokens"] == 2
     starts = {
         len(record["token_ids"]): record["paragraph_indices"]
-        for record in written_records.read_records(tmp_path / "records", info)
+        for record in written_records.read_records(tmp_path / "records", manifest)
     }
     assert sorted(starts.values()) == [[0], [0, 1]]
 
@@ -549,13 +552,15 @@ def test_titles_alone_are_no_text_to_train_on(letters_vocabulary, tmp_path):
 def test_real_text_gives_the_tokens_that_huggingface_counts(shared_data, tmp_path):
     vocabulary = str(shared_data / "vocab" / "bert-base-cased-vocab.txt")
     path = str(shared_data / "text" / "novels" / "105_persuasion.txt.gz")
-    info = write_pretraining_records(path, vocabulary=vocabulary, output=str(tmp_path / "records"))
+    manifest = write_pretraining_records(
+        path, vocabulary=vocabulary, output=str(tmp_path / "records")
+    )
     peer = BertWordPieceTokenizer(vocabulary, lowercase=False)
     with gzip.open(path, "rt", encoding="utf-8") as text:
         ids = peer.encode(text.read(), add_special_tokens=False).ids
-    assert info.counts["tokens"] == len(ids)
+    assert manifest.counts["tokens"] == len(ids)
     assert collections.Counter(ids) == collections.Counter(
         token
-        for record in written_records.read_records(tmp_path / "records", info)
+        for record in written_records.read_records(tmp_path / "records", manifest)
         for token in record["token_ids"]
     )

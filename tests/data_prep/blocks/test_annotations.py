@@ -46,7 +46,7 @@ def annotated(model, tmp_path_factory):
     separator = "\n=====\n"
     (directory / "text").write_text(separator.join(map("\n\n".join, DOCUMENTS)))
     write_vocabulary(str(directory / "text"), str(directory / "vocab.txt"), vocabulary_size=150)
-    info = write_pretraining_records(
+    manifest = write_pretraining_records(
         str(directory / "text"),
         vocabulary=str(directory / "vocab.txt"),
         output=str(directory / "records"),
@@ -55,7 +55,7 @@ def annotated(model, tmp_path_factory):
         annotate=("noun_phrases", "entities"),
         spacy_model=model,
     )
-    return directory / "records", info
+    return directory / "records", manifest
 
 
 def surface(pieces):
@@ -73,11 +73,11 @@ def found_by_spacy(paragraphs):
 
 
 def test_written_spans_read_as_what_spacy_found(annotated):
-    directory, info = annotated
-    assert info.annotations == ("entities", "noun_phrases")
+    directory, manifest = annotated
+    assert manifest.annotations == ("entities", "noun_phrases")
     vocabulary = load_vocabulary(directory / "vocab.txt")
     read = {}
-    for record in read_records(directory, info):
+    for record in read_records(directory, manifest):
         pieces = [vocabulary[token] for token in record["token_ids"]]
         read[surface(pieces)] = [
             [
@@ -95,7 +95,7 @@ def test_written_spans_read_as_what_spacy_found(annotated):
     entities = [entity for lists in read.values() for entity in lists[0]]
     assert {"AngelaMerkel", "Zürich", "NewYork", "BarackObama"} <= set(entities)
     assert not {"October1999", "twentythousand", "50percent", "two", "first"} & set(entities)
-    assert info.counts["entities"] == len(entities)
+    assert manifest.counts["entities"] == len(entities)
 
 
 @st.composite

@@ -62,7 +62,7 @@ def write_pairs(directory, shapes, num_files=1, **options):
     Pieces are sentences, or parts of a half row of longer ones.
     """
     pattern, vocabulary, ids = make_corpus(directory, shapes, num_files)
-    info = write_pretraining_records(
+    manifest = write_pretraining_records(
         pattern,
         vocabulary=vocabulary,
         output=str(directory / "records"),
@@ -72,7 +72,7 @@ def write_pairs(directory, shapes, num_files=1, **options):
         **options,
     )
     pieces = [list(written_records.sentence_pieces(document, HALF)) for document in ids]
-    return info, directory / "records", pieces
+    return manifest, directory / "records", pieces
 
 
 def random_shapes(num_documents, longest, seed):
@@ -103,8 +103,8 @@ def pairs(tmp_path_factory):
     shapes = random_shapes(400, 12, seed=1) + [[[3]]] * 60 + [[[9, 9]]] * 40
     directory = tmp_path_factory.mktemp("pairs")
     options = {"num_shards": 2, "validation_fraction": 0.1}
-    info, output, documents = write_pairs(directory, shapes, num_files=3, **options)
-    return info, output, documents, written_records.read_records(output, info)
+    manifest, output, documents = write_pairs(directory, shapes, num_files=3, **options)
+    return manifest, output, documents, written_records.read_records(output, manifest)
 
 
 def count_fitting(pieces, limit):
@@ -170,11 +170,11 @@ def test_labels_are_even_to_within_sampling_error(pairs):
 
 
 def test_random_segments_are_of_another_document_of_the_split(pairs):
-    info, output, _, _ = pairs
+    manifest, output, _, _ = pairs
     firsts, seconds = {}, {}
     for split in ("train", "validation"):
         firsts[split], seconds[split] = set(), set()
-        for record in written_records.read_records(output, info, split):
+        for record in written_records.read_records(output, manifest, split):
             first, second = map(document_of, segments(record))
             assert (first != second) == record["next_sentence_label"]
             firsts[split].add(first)
@@ -184,7 +184,7 @@ def test_random_segments_are_of_another_document_of_the_split(pairs):
 
 
 def test_documents_are_cut_as_the_definition_says(pairs):
-    info, output, documents, records = pairs
+    manifest, output, documents, records = pairs
     records_by_first = {tuple(segments(record)[0]): record for record in records}
     assert len(records_by_first) == len(records)
     random_tokens = split_ends = 0
@@ -199,9 +199,9 @@ def test_documents_are_cut_as_the_definition_says(pairs):
                 split_ends += len(first_tokens + second_tokens) <= HALF
     assert not records_by_first
     assert split_ends > 20
-    written = sum(shard.num_tokens for shard in info.shards)
-    assert written == info.counts["tokens"] + random_tokens
-    assert sum(info.unigram_counts(output)) == info.num_tokens("train")
+    written = sum(shard.num_tokens for shard in manifest.shards)
+    assert written == manifest.counts["tokens"] + random_tokens
+    assert sum(manifest.unigram_counts(output)) == manifest.num_tokens("train")
 
 
 def test_random_segments_are_as_many_sentences_as_there_is_room_for(pairs):
@@ -257,8 +257,8 @@ def test_pieces_of_text_do_not_change_the_pairs(pairs, tmp_path, monkeypatch):
     monkeypatch.setattr(data_prep.blocks.records, "CHUNK_CHARACTERS", 200)
     shapes = random_shapes(400, 12, seed=1) + [[[3]]] * 60 + [[[9, 9]]] * 40
     options = {"num_shards": 2, "validation_fraction": 0.1}
-    info, _, _ = write_pairs(tmp_path, shapes, num_files=3, **options)
-    assert info == pairs[0]
+    manifest, _, _ = write_pairs(tmp_path, shapes, num_files=3, **options)
+    assert manifest == pairs[0]
 
 
 @settings(max_examples=100)
@@ -290,9 +290,9 @@ def test_sentences_that_come_in_parts_make_the_same_records(shapes, data, seed):
 @pytest.mark.parametrize("num_shards", [1, 30])
 def test_one_long_document_finds_segments_in_a_short_one(num_shards, tmp_path):
     shapes = [[[7, 7, 7]] * 60, [[2, 3]]]
-    info, output, _ = write_pairs(tmp_path, shapes, num_shards=num_shards)
-    records = written_records.read_records(output, info)
-    assert info.num_records("validation") == 0  # it would have nobody to draw from
+    manifest, output, _ = write_pairs(tmp_path, shapes, num_shards=num_shards)
+    records = written_records.read_records(output, manifest)
+    assert manifest.num_records("validation") == 0  # it would have nobody to draw from
     labels = [record["next_sentence_label"] for record in records]
     assert 0.3 < sum(labels) / len(labels) < 0.7
     for record in records:
@@ -301,9 +301,9 @@ def test_one_long_document_finds_segments_in_a_short_one(num_shards, tmp_path):
 
 
 def test_four_documents_make_two_splits_of_two(tmp_path):
-    info, output, _ = write_pairs(tmp_path, [[[5, 5]] * 5] * 4, validation_fraction=0.01)
+    manifest, output, _ = write_pairs(tmp_path, [[[5, 5]] * 5] * 4, validation_fraction=0.01)
     for split in ("train", "validation"):
-        records = written_records.read_records(output, info, split)
+        records = written_records.read_records(output, manifest, split)
         assert len({document_of(segments(record)[0]) for record in records}) == 2
 
 

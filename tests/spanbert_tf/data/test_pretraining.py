@@ -79,9 +79,9 @@ def pack(record):
 
 
 def read_stream(directory, seed, first_record, count):
-    info = PretrainingManifest.load(directory)
-    files = info.files(str(directory), "train")
-    chunks = record_stream.training_chunks(files, info.num_records("train"), seed, first_record)
+    manifest = PretrainingManifest.load(directory)
+    files = manifest.files(str(directory), "train")
+    chunks = record_stream.training_chunks(files, manifest.num_records("train"), seed, first_record)
     stream = chunks.unbatch()
     return [
         (tf.train.Example.FromString(serialized.numpy()).features.feature["record_id"]
@@ -361,9 +361,9 @@ def test_annotated_spans_lie_beside_the_special_tokens_of_a_pair(tmp_path):
     directory = record_files.write_records(
         tmp_path, [record], sequence_length=LENGTH, sequences="pair", annotations=("entities",)
     )
-    info = PretrainingManifest.load(directory)
+    manifest = PretrainingManifest.load(directory)
     lists = ANNOTATIONS["entities"]
-    parsed = parse_records(tf.constant([record_files.to_example(record)]), info, lists)
+    parsed = parse_records(tf.constant([record_files.to_example(record)]), manifest, lists)
     spans = pack_spans(parsed, "entities")
     # [CLS] 1 2 3 4 [SEP] 6 7 8 9 10 [SEP]
     assert spans.starts.numpy().tolist() == [[1, 4, 6, 9]]
@@ -377,8 +377,8 @@ def test_annotated_spans_lie_beside_the_special_tokens_of_a_pair(tmp_path):
 @pytest.mark.parametrize("damage", ["truncated", "flipped"])
 def test_damaged_shard_is_found_with_its_record(single_records, tmp_path, damage):
     directory = copy_records(single_records, tmp_path)
-    info = PretrainingManifest.load(directory)
-    files = info.files(str(directory), "train")
+    manifest = PretrainingManifest.load(directory)
+    files = manifest.files(str(directory), "train")
     shard = directory / "train-00000-of-00002.tfrecord"
     content = bytearray(shard.read_bytes())
     if damage == "truncated":
@@ -388,7 +388,9 @@ def test_damaged_shard_is_found_with_its_record(single_records, tmp_path, damage
     shard.write_bytes(content)
     with pytest.raises(tf.errors.DataLossError):
         list(tf.data.TFRecordDataset(files))
-    assert "train-00000-of-00002.tfrecord: record 2 (from 0)" in str(info.damage(str(directory)))
+    assert "train-00000-of-00002.tfrecord: record 2 (from 0)" in str(
+        manifest.damage(str(directory))
+    )
 
 
 def record_bounds(content):
@@ -418,15 +420,15 @@ def test_a_shard_that_was_cut_is_refused_before_the_first_step(single_records, t
 def test_an_epoch_that_lacks_records_ends_the_stream(single_records, tmp_path, kept):
     """Files can be cut while they are read; without a record the stream would never end."""
     directory = copy_records(single_records, tmp_path, num_shards=1)
-    info = PretrainingManifest.load(directory)
-    files = info.files(str(directory), "train")
+    manifest = PretrainingManifest.load(directory)
+    files = manifest.files(str(directory), "train")
     stream = pretraining_dataset(directory, batch_size=2).as_numpy_iterator()
     with open(files[0], "r+b") as file:
         file.truncate(record_bounds(file.read())[kept])
     with pytest.raises(tf.errors.InvalidArgumentError, match="not the 6 that the description"):
         for _ in range(4):
             next(stream)
-    damage = info.damage(str(directory))
+    damage = manifest.damage(str(directory))
     assert f"tfrecord: has {kept} records, and dataset_info.json states 6" in str(damage)
 
 

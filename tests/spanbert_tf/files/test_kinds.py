@@ -30,7 +30,7 @@ from spanbert_tf.models import (
 )
 from spanbert_tf.presets.preset import Preset
 from spanbert_tf.tasks.lookup import task_of_records
-from spanbert_tf.tasks.named_entities.records import NamedEntitiesInfo
+from spanbert_tf.tasks.named_entities.records import NamedEntitiesManifest
 from spanbert_tf.tasks.prediction import Predictor
 from spanbert_tf.text.chosen_vocabulary import load_vocabulary_of_preset
 
@@ -270,7 +270,7 @@ def test_every_command_says_the_same(tmp_path, capsys, arguments):
 def test_other_records_are_named(tmp_path, files, message):
     written(tmp_path, files)
     with pytest.raises(BadInputError) as error:
-        NamedEntitiesInfo.load(str(tmp_path))
+        NamedEntitiesManifest.load(str(tmp_path))
     expected = f"{tmp_path}: {message.replace('{path}', str(tmp_path))}"
     assert str(error.value).startswith(expected)
 

@@ -25,12 +25,12 @@ from spanbert_tf.pretraining.datasets import check_records
     ],
 )
 def test_what_the_message_says_to_set_makes_records_fit(name, records, overrides, request):
-    info = PretrainingManifest.load(request.getfixturevalue(records))
+    manifest = PretrainingManifest.load(request.getfixturevalue(records))
     overrides = [*overrides, "training.batch_size=4"]
     for _ in range(3):
         config = load_config(name, overrides)
         try:
-            check_records(config, info, "DATA")
+            check_records(config, manifest, "DATA")
             break
         except MismatchError as error:
             found = re.findall(r"--set (\S+)", str(error))

@@ -17,12 +17,12 @@ def measured(tiny_overrides, tiny_pair_records):
     for batch_size in (1, 7, 64):
         overrides = [f"training.batch_size={batch_size}", "objectives.span_boundary=true"]
         config = load_config("bert_2seq_nsp", [*tiny_overrides, *overrides])
-        info = PretrainingManifest.load(tiny_pair_records)
+        manifest = PretrainingManifest.load(tiny_pair_records)
         devices = Devices(config.training)
-        held_out = RunDatasets(config, tiny_pair_records, info, devices).held_out()
+        held_out = RunDatasets(config, tiny_pair_records, manifest, devices).held_out()
         if model is None:
             keras.utils.set_random_seed(3)
-            model = compiled_pretrainer(config, info.vocabulary_size)
+            model = compiled_pretrainer(config, manifest.vocabulary_size)
         results[batch_size] = model.evaluate(held_out, return_dict=True, verbose=0)
     return results
 

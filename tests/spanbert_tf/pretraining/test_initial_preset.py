@@ -148,12 +148,12 @@ def test_rows_of_the_embedding_without_an_entry_are_left_out(config, tiny_record
 
 
 def test_accents_must_be_treated_as_in_the_records(save_preset, tiny_records):
-    info = PretrainingManifest.load(tiny_records)
-    info = dataclasses.replace(info, lowercase=True, strip_accents=True)
+    manifest = PretrainingManifest.load(tiny_records)
+    manifest = dataclasses.replace(manifest, lowercase=True, strip_accents=True)
     _, preset = save_preset(lowercase=True, strip_accents=False)
     tokenizer = Preset(preset).tokenizer
     with pytest.raises(MismatchError, match=r"accents kept, .* again with --preset "):
-        check_tokenizer(tokenizer, preset, tiny_records, info)
-    of_kept = dataclasses.replace(info, strip_accents=False)
+        check_tokenizer(tokenizer, preset, tiny_records, manifest)
+    of_kept = dataclasses.replace(manifest, strip_accents=False)
     check_tokenizer(tokenizer, preset, tiny_records, of_kept)
     assert tokenizer.casing == (True, False)

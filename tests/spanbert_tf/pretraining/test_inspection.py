@@ -38,10 +38,10 @@ def directory(tmp_path_factory, records):
 
 
 def test_fill_rate_and_rows_of_the_papers_batch(directory, records):
-    info = PretrainingManifest.load(directory)
+    manifest = PretrainingManifest.load(directory)
     tokens = sum(len(record["token_ids"]) for record in records[:100])
-    assert fill_rate(info) == tokens / (100 * (LENGTH - 2))
-    assert rows_for_tokens(info) == round(131_072 / (tokens / 100 + 2))
+    assert fill_rate(manifest) == tokens / (100 * (LENGTH - 2))
+    assert rows_for_tokens(manifest) == round(131_072 / (tokens / 100 + 2))
 
 
 @pytest.mark.slow
@@ -176,10 +176,10 @@ def test_everything_is_printed_and_drawn(directory, tmp_path):
 
 
 def test_counts_of_repaired_records_are_called_those_of_before(directory):
-    info = dataclasses.replace(PretrainingManifest.load(directory), counts={"records": 140})
+    manifest = dataclasses.replace(PretrainingManifest.load(directory), counts={"records": 140})
     for repaired_from, words in ((None, ""), ("0" * 64, "Before `prepare repair`")):
         console = DataConsole(record=True, width=160, file=io.StringIO())
-        repaired = dataclasses.replace(info, repaired_from=repaired_from)
+        repaired = dataclasses.replace(manifest, repaired_from=repaired_from)
         _print_counts(console, str(directory), repaired)
         *_, before, count, _ = console.export_text().splitlines()
         assert count == "  records: 140" and before.startswith(words or "└")

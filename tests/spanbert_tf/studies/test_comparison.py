@@ -92,9 +92,9 @@ def test_runs_of_one_name_are_refused_before_the_first(
 def test_small_versions_have_no_dropout_whatever_their_configuration_has(tiny_records, tmp_path):
     mine = tmp_path / "mine.yaml"
     mine.write_text("base: spanbert\nmodel: {dropout: 0.2, attention_dropout: 0.1}\n")
-    info = PretrainingManifest.load(tiny_records)
-    assert small_version(str(mine), info, STEPS).model.attention_dropout is None
-    model = small_version(str(mine), info, STEPS, ["model.attention_dropout=0.3"]).model
+    manifest = PretrainingManifest.load(tiny_records)
+    assert small_version(str(mine), manifest, STEPS).model.attention_dropout is None
+    model = small_version(str(mine), manifest, STEPS, ["model.attention_dropout=0.3"]).model
     assert (model.dropout, model.attention_dropout) == (0, 0.3)
 
 

@@ -95,7 +95,7 @@ def preset_of(material):
         if not path.exists():
             task, records = load_task(name), open_records(material / "dev")
             encoder = keras_hub_encoder(material)
-            model = task.build(*encoder, records.info, TextClassification.config_class())
+            model = task.build(*encoder, records.manifest, TextClassification.config_class())
             model.is_head_trained = True
             write_preset(model, str(path))
         return str(path)

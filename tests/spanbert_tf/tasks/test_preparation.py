@@ -21,7 +21,7 @@ class NumberLine(TypedDict):
     number: int
 
 
-class CountingInfo(TaskManifest):
+class CountingManifest(TaskManifest):
     task: ClassVar[str] = "counting"
     line_files: ClassVar = {"numbers.jsonl": (NumberLine, "rows")}
 
@@ -29,7 +29,7 @@ class CountingInfo(TaskManifest):
 class Counting(RowMaker):
     """Rows of 1, 2, 3, … of the vocabulary's last entries."""
 
-    info_class, title = CountingInfo, "records of counting"
+    manifest_class, title = CountingManifest, "records of counting"
 
     def __init__(self, count):
         super().__init__()
@@ -57,10 +57,10 @@ def write_vocabulary(path, size):
 def test_what_a_maker_yields_is_what_is_stored(size, dtype, tmp_path, capsys):
     vocabulary = write_vocabulary(tmp_path / "vocab.txt", size)
     output = tmp_path / "out"
-    info = write_task_records(
+    manifest = write_task_records(
         Counting(3), f"{output}/", vocabulary=vocabulary, lowercase=True, sequence_length=4
     )
-    assert info.counts == {"rows": 3, "tokens": 3 + 4 + 4, "odd": 2}
+    assert manifest.counts == {"rows": 3, "tokens": 3 + 4 + 4, "odd": 2}
     assert capsys.readouterr().out.startswith(f"{output}: 3 rows, 11 tokens, ")
     last = size - 1
     expected = [([2, last, 3], 0.5), ([2, last - 1, last, 3], 1), ([2, last - 2, last - 1, 3], 1.5)]
@@ -75,7 +75,7 @@ def test_what_a_maker_yields_is_what_is_stored(size, dtype, tmp_path, capsys):
         assert features["second"].int64_list.value == [len(ids)]
         assert features["half"].float_list.value == [half]
     assert load_lengths(str(output / "rows.tfrecord")).tolist() == [3, 4, 4]
-    records = Records.of(str(output), CountingInfo)  # all files are as the manifest says
+    records = Records.of(str(output), CountingManifest)  # all files are as the manifest says
     assert records.lines("numbers.jsonl") == [{"number": number} for number in (1, 2, 3)]
     assert len(records.vocabulary) == size
     assert json.loads((output / "counting_info.json").read_text())["strip_accents"] is True

@@ -16,8 +16,8 @@ from spanbert_tf.tasks.table import load_task, load_task_config
 def plan_of(num_rows, **training):
     values = {"epochs": 2, "batch_size": 32, "evaluations_per_epoch": 10, **training}
     settings = [f"training.{key}={value}" for key, value in values.items()]
-    info = types.SimpleNamespace(num_training_rows=num_rows, num_rows=num_rows, num_tokens=1)
-    return finetuning._Plan(load_task_config("classification", settings), info)
+    manifest = types.SimpleNamespace(num_training_rows=num_rows, num_rows=num_rows, num_tokens=1)
+    return finetuning._Plan(load_task_config("classification", settings), manifest)
 
 
 @pytest.mark.parametrize(

@@ -56,7 +56,9 @@ class Model:
 
 
 def records_of(num_training_rows):
-    return types.SimpleNamespace(info=types.SimpleNamespace(num_training_rows=num_training_rows))
+    return types.SimpleNamespace(
+        manifest=types.SimpleNamespace(num_training_rows=num_training_rows)
+    )
 
 
 def test_batches_of_other_sizes_and_widths_need_no_second_trace():
@@ -112,7 +114,7 @@ def test_the_loss_pairs_labels_by_their_names(name, write, tmp_path):
     for x, y in task.dataset(records, batch_size=2, training=False):
         logs = keras.ops.convert_to_numpy(keras.ops.log_softmax(model(x)))
         for row, number in zip(logs.reshape([-1, logs.shape[-1]]), np.ravel(y), strict=True):
-            label = records.info.labels[number] if number >= 0 else None
+            label = records.manifest.labels[number] if number >= 0 else None
             losses += [-row[model.labels.index(label)]] if label in model.labels else []
     _, loss = task.predict_with_loss(model, records, batch_size=2)
     assert len(losses) == {"named_entities": 8, "text_classification": 3}[name]

@@ -24,7 +24,7 @@ from spanbert_tf.presets.preset import Preset
 from spanbert_tf.tasks.evaluation import run_evaluation
 from spanbert_tf.tasks.inspection import inspect_records
 
-WORDS = ["the", "a", "sees", "has", "old", "new", "here", ".", *toy_task.ToyInfo.labels]
+WORDS = ["the", "a", "sees", "has", "old", "new", "here", ".", *toy_task.ToyManifest.labels]
 ENTRY_POINTS = """[spanbert_tf.tasks]
 toy = toy_task:ToyTask
 [spanbert_tf.prepare]
@@ -44,7 +44,7 @@ def made_up_lines(count, seed):
     source = random.Random(seed)
     for _ in range(count):
         words = [source.choice(WORDS[:-2]) for _ in range(source.randrange(3, 20))]
-        animal = source.choice(toy_task.ToyInfo.labels)
+        animal = source.choice(toy_task.ToyManifest.labels)
         words.insert(source.randrange(len(words)), animal)
         yield {"text": " ".join(words), "label": animal}
 
@@ -103,8 +103,9 @@ class TestToyTask(TaskTests):
         shown = console.file.getvalue()
         assert "toy in rows of up to 32, lower-cased" in shown and "  rows: 24\n" in shown
         lines = pathlib.Path(f"{material['dev']}.jsonl").read_text().splitlines()
+        labels = toy_task.ToyManifest.labels
         expected = [
-            f"[CLS] {line['text']} [SEP]\n  label: {toy_task.ToyInfo.labels.index(line['label'])}\n"
+            f"[CLS] {line['text']} [SEP]\n  label: {labels.index(line['label'])}\n"
             for line in map(json.loads, lines)
         ]
         assert all(text in shown for text in expected)

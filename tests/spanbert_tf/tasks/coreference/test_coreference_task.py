@@ -161,8 +161,8 @@ class TestCoreference(TrainingTests):
             np.testing.assert_array_equal(first[name], values)
         whole = task_dataset(material["train"], batch_size=64, training=False)
         total = sum(int((x["sentence_indices"].numpy() >= 0).sum()) for x, _ in whole)
-        info = json.loads(pathlib.Path(material["train"], "coreference_info.json").read_text())
-        assert total == info["counts"]["tokens"] > max(positions)
+        manifest = json.loads(pathlib.Path(material["train"], "coreference_info.json").read_text())
+        assert total == manifest["counts"]["tokens"] > max(positions)
 
     def test_documents_do_not_retrace(self, material):
         # The shapes of the batches are many, and their traces one.

@@ -12,7 +12,7 @@ from seqeval.scheme import IOB2, IOBES, Entities
 from spanbert_tf.errors import BadInputError
 from spanbert_tf.tasks.evaluation import check_labelled
 from spanbert_tf.tasks.lookup import open_records, task_dataset
-from spanbert_tf.tasks.named_entities.records import SENTENCES_FILE, NamedEntitiesInfo
+from spanbert_tf.tasks.named_entities.records import SENTENCES_FILE, NamedEntitiesManifest
 from spanbert_tf.tasks.named_entities.rows import (
     read_conll2003,
     read_crossre,
@@ -49,14 +49,14 @@ def prepare(sentences, output, vocabulary, **options):
     return write_entities(sentences, str(output), **options)
 
 
-def labelled_rows(directory, info):
+def labelled_rows(directory, manifest):
     """Pieces of each row with their labels; `None` where there is none."""
     rows = {}
     for x, y in task_dataset(directory, batch_size=2, training=False).as_numpy_iterator():
         for number, ids, mask, labels in zip(
             x["row_index"], x["token_ids"], x["padding_mask"], y, strict=True
         ):
-            names = [None if label < 0 else info.labels[label] for label in labels]
+            names = [None if label < 0 else manifest.labels[label] for label in labels]
             pieces = [VOCABULARY[token] for token in ids]
             assert set(names[mask.sum() :]) <= {None}
             rows[int(number)] = list(zip(pieces, names, strict=True))[1 : mask.sum() - 1]
@@ -73,10 +73,10 @@ def test_labels_are_those_of_the_first_pieces_of_marked_words(tmp_path, vocabula
     (tmp_path / "eng.train").write_bytes(CONLL.replace("\n", "\r\n").encode())
     sentences = read_conll2003(str(tmp_path / "eng.train"))
     assert sentences.repairs == {"entities begun by I- or E-": 3}  # of the original's kind of BIO
-    info = prepare(sentences, tmp_path / "records", vocabulary)
-    assert info.labels == ["O", "B-LOC", "I-LOC", "B-PER", "I-PER"]
-    assert (info.words, info.label_counts) == ("marked", [2, 3, 0, 1, 1])
-    first, second = labelled_rows(str(tmp_path / "records"), info)
+    manifest = prepare(sentences, tmp_path / "records", vocabulary)
+    assert manifest.labels == ["O", "B-LOC", "I-LOC", "B-PER", "I-PER"]
+    assert (manifest.words, manifest.label_counts) == ("marked", [2, 3, 0, 1, 1])
+    first, second = labelled_rows(str(tmp_path / "records"), manifest)
     assert first == [
         *(("ann", "B-PER"), ("lee", "I-PER"), ("in", "O")),
         *(("u", "B-LOC"), (".", None), ("s", None), (".", "O")),
@@ -90,17 +90,17 @@ def test_labels_are_those_of_the_first_pieces_of_marked_words(tmp_path, vocabula
 
 def test_pieces_that_go_on_with_a_word_have_no_label(tmp_path, vocabulary):
     line = {"text": "the cats in romeTown", "entities": [{"start": 12, "end": 20, "label": "LOC"}]}
-    info = prepare(write_lines(tmp_path / "a.jsonl", [line]), tmp_path / "records", vocabulary)
-    (row,) = labelled_rows(str(tmp_path / "records"), info)
+    manifest = prepare(write_lines(tmp_path / "a.jsonl", [line]), tmp_path / "records", vocabulary)
+    (row,) = labelled_rows(str(tmp_path / "records"), manifest)
     labels = ["O", "O", None, "O", "B-LOC", None]
     assert row == list(zip(["the", "cat", "##s", "in", "rome", "##town"], labels, strict=True))
-    assert (info.words, info.label_counts) == ("tokenizer", [3, 1, 0])
+    assert (manifest.words, manifest.label_counts) == ("tokenizer", [3, 1, 0])
 
 
 def test_without_marked_words_each_word_of_the_tokenizer_has_a_label(tmp_path, vocabulary):
     line = {"text": "u.s. ann", "entities": [{"start": 0, "end": 4, "label": "LOC"}]}
-    info = prepare(write_lines(tmp_path / "a.jsonl", [line]), tmp_path / "records", vocabulary)
-    (row,) = labelled_rows(str(tmp_path / "records"), info)
+    manifest = prepare(write_lines(tmp_path / "a.jsonl", [line]), tmp_path / "records", vocabulary)
+    (row,) = labelled_rows(str(tmp_path / "records"), manifest)
     labels = ["B-LOC", "I-LOC", "I-LOC", "I-LOC", "O"]
     assert row == list(zip(["u", ".", "s", ".", "ann"], labels, strict=True))
 
@@ -108,15 +108,15 @@ def test_without_marked_words_each_word_of_the_tokenizer_has_a_label(tmp_path, v
 def test_the_first_word_of_an_entity_that_has_pieces_begins_it(tmp_path, vocabulary):
     line = {"doc_key": "d", "sentence": ["the", "\u200b", "ann", "lee"], "ner": [[1, 3, "P"]]}
     (tmp_path / "a.json").write_text(json.dumps(line) + "\n")
-    info = prepare(read_crossre(str(tmp_path / "a.json")), tmp_path / "records", vocabulary)
-    (row,) = labelled_rows(str(tmp_path / "records"), info)
+    manifest = prepare(read_crossre(str(tmp_path / "a.json")), tmp_path / "records", vocabulary)
+    (row,) = labelled_rows(str(tmp_path / "records"), manifest)
     assert row == [("the", "O"), ("ann", "B-P"), ("lee", "I-P")]
 
 
 def test_records_that_do_not_say_whose_words_have_labels_are_refused(tmp_path, vocabulary):
     line = {"text": "ann", "entities": []}
     prepare(write_lines(tmp_path / "a.jsonl", [line]), tmp_path / "records", vocabulary)
-    path = tmp_path / "records" / NamedEntitiesInfo.file_name()
+    path = tmp_path / "records" / NamedEntitiesManifest.file_name()
     manifest = json.loads(path.read_text())
     del manifest["words"]
     path.write_text(json.dumps(manifest))
@@ -127,7 +127,7 @@ def test_records_that_do_not_say_whose_words_have_labels_are_refused(tmp_path, v
 def test_counts_of_other_labels_are_refused(tmp_path, vocabulary):
     line = {"text": "ann", "entities": []}
     prepare(write_lines(tmp_path / "a.jsonl", [line]), tmp_path / "records", vocabulary)
-    path = tmp_path / "records" / NamedEntitiesInfo.file_name()
+    path = tmp_path / "records" / NamedEntitiesManifest.file_name()
     manifest = json.loads(path.read_text())
     path.write_text(json.dumps({**manifest, "label_counts": [1, 2]}))
     with pytest.raises(BadInputError, match=f"^{path}: label_counts: are 2, of 1 labels; write"):
@@ -138,12 +138,12 @@ def test_entities_inside_words_are_lost_and_counted(tmp_path, vocabulary, capsys
     places = [(0, 2), (4, 7), (8, 9), (13, 17)]  # in `the`, in `cats`, a blank, in `romeTown`
     entities = [{"start": start, "end": end, "label": "X"} for start, end in places]
     line = {"text": "the cats in romeTown", "entities": entities}
-    info = prepare(write_lines(tmp_path / "a.jsonl", [line]), tmp_path / "records", vocabulary)
-    assert (info.counts["entities"], info.counts["lost_entities"]) == (4, 4)
+    manifest = prepare(write_lines(tmp_path / "a.jsonl", [line]), tmp_path / "records", vocabulary)
+    assert (manifest.counts["entities"], manifest.counts["lost_entities"]) == (4, 4)
     assert "a.jsonl: entry 1: 'th' (X) begins or ends inside a word" in capsys.readouterr().out
-    (row,) = labelled_rows(str(tmp_path / "records"), info)
+    (row,) = labelled_rows(str(tmp_path / "records"), manifest)
     assert {label for _, label in row} == {"O", None}
-    check_labelled(info, "ner/dev")  # as `evaluate` and `finetune` do
+    check_labelled(manifest, "ner/dev")  # as `evaluate` and `finetune` do
     expected = (
         "ner/dev: 4 gold entities are not counted: they begin or end inside a word, or hold none"
     )
@@ -159,15 +159,15 @@ def test_entities_without_pieces_whose_words_have_labels_are_counted_by_scores(
         "ner": [[1, 1, "L"], [2, 2, "L"]],
     }
     (tmp_path / "a.json").write_text(json.dumps(line) + "\n")
-    info = prepare(read_crossre(str(tmp_path / "a.json")), tmp_path / "records", vocabulary)
-    assert (info.counts["lost_entities"], info.counts["unscored_entities"]) == (1, 0)
+    manifest = prepare(read_crossre(str(tmp_path / "a.json")), tmp_path / "records", vocabulary)
+    assert (manifest.counts["lost_entities"], manifest.counts["unscored_entities"]) == (1, 0)
     assert open_records(str(tmp_path / "records")).lines(SENTENCES_FILE)[0]["labels"] == [
         "O",
         "B-L",
         "B-L",
     ]
     capsys.readouterr()
-    check_labelled(info, "ner/dev")
+    check_labelled(manifest, "ner/dev")
     assert capsys.readouterr().out == ""
 
 
@@ -188,13 +188,13 @@ def test_long_sentences_go_on_in_further_rows(tmp_path, vocabulary):
     sentences = {"doc_key": "d", "sentence": words, "ner": [[4 * n, 4 * n, "P"] for n in range(20)]}
     (tmp_path / "a.json").write_text(json.dumps(sentences) + "\n")
     relations = read_crossre(str(tmp_path / "a.json"))
-    info = prepare(relations, tmp_path / "records", vocabulary, sequence_length=13)
-    rows = labelled_rows(str(tmp_path / "records"), info)
+    manifest = prepare(relations, tmp_path / "records", vocabulary, sequence_length=13)
+    rows = labelled_rows(str(tmp_path / "records"), manifest)
     assert [len(row) for row in rows] == [11] * 9 + [1]
     pieces = [pair for row in rows for pair in row]
     expected = [("ann", "B-P"), ("cat", "O"), ("##s", None), ("rome", "O"), ("in", "O")]
     assert pieces == expected * 20
-    assert (info.counts["sentences"], info.counts["split_sentences"]) == (1, 1)
+    assert (manifest.counts["sentences"], manifest.counts["split_sentences"]) == (1, 1)
 
 
 def test_words_without_pieces_shift_nothing(tmp_path, vocabulary):
@@ -203,18 +203,18 @@ def test_words_without_pieces_shift_nothing(tmp_path, vocabulary):
     with pytest.raises(BadInputError, match=r"entry 2 \(d\): entity 'L' from 3 to 3: is not in"):
         read_crossre(str(tmp_path / "a.json"))
     (tmp_path / "a.json").write_text(json.dumps(line) + "\n")
-    info = prepare(read_crossre(str(tmp_path / "a.json")), tmp_path / "records", vocabulary)
-    assert labelled_rows(str(tmp_path / "records"), info) == [[("ann", "O"), ("rome", "B-L")]]
+    manifest = prepare(read_crossre(str(tmp_path / "a.json")), tmp_path / "records", vocabulary)
+    assert labelled_rows(str(tmp_path / "records"), manifest) == [[("ann", "O"), ("rome", "B-L")]]
     (sentence,) = open_records(str(tmp_path / "records")).lines(SENTENCES_FILE)
     assert sentence["first_pieces"] == [0, -1, -1, 1]
-    assert info.counts["words_without_pieces"] == 2
+    assert manifest.counts["words_without_pieces"] == 2
 
 
 def test_empty_texts_stay_where_they_are(tmp_path, vocabulary):
     lines = [{"text": text, "entities": []} for text in ("", "ann", " \u200b")]
-    info = prepare(write_lines(tmp_path / "a.jsonl", lines), tmp_path / "records", vocabulary)
-    assert labelled_rows(str(tmp_path / "records"), info) == [[], [("ann", "O")], []]
-    assert info.counts["empty_sentences"] == 2
+    manifest = prepare(write_lines(tmp_path / "a.jsonl", lines), tmp_path / "records", vocabulary)
+    assert labelled_rows(str(tmp_path / "records"), manifest) == [[], [("ann", "O")], []]
+    assert manifest.counts["empty_sentences"] == 2
 
 
 @st.composite
@@ -288,8 +288,8 @@ def test_some_sentences_without_entities_are_refused(tmp_path, vocabulary):
         prepare(sentences, tmp_path / "records", vocabulary)
     assert not (tmp_path / "records").exists()
     sentences = write_lines(tmp_path / "a.jsonl", [{"text": "ann"}, {"text": "the"}])
-    info = prepare(sentences, tmp_path / "records", vocabulary)
-    assert not info.is_labelled and info.num_training_rows == 0
+    manifest = prepare(sentences, tmp_path / "records", vocabulary)
+    assert not manifest.is_labelled and manifest.num_training_rows == 0
 
 
 def test_crossre_has_no_lost_entities(shared_data, tmp_path):
@@ -300,10 +300,10 @@ def test_crossre_has_no_lost_entities(shared_data, tmp_path):
     (tmp_path / "ai.json").write_bytes(content)
     vocabulary = str(shared_data / "vocab" / "bert-base-cased-vocab.txt")
     sentences = read_crossre(str(tmp_path / "ai.json"))
-    info = prepare(sentences, tmp_path / "out", vocabulary, lowercase=False)
+    manifest = prepare(sentences, tmp_path / "out", vocabulary, lowercase=False)
     expected = [json.loads(line) for line in content.decode().splitlines()]
-    assert info.counts["entities"] == sum(len(line["ner"]) for line in expected)
-    assert info.counts["lost_entities"] == info.counts["words_without_pieces"] == 0
+    assert manifest.counts["entities"] == sum(len(line["ner"]) for line in expected)
+    assert manifest.counts["lost_entities"] == manifest.counts["words_without_pieces"] == 0
     for sentence, line in zip(
         open_records(str(tmp_path / "out")).lines(SENTENCES_FILE), expected, strict=True
     ):
@@ -326,6 +326,6 @@ def test_a_long_text_with_many_entities_takes_no_time(tmp_path, vocabulary):
         tmp_path / "a.jsonl", [{"text": "ann " * num_words, "entities": entities}]
     )
     started = time.process_time()
-    info = prepare(sentences, tmp_path / "records", vocabulary)
+    manifest = prepare(sentences, tmp_path / "records", vocabulary)
     assert time.process_time() - started < 8  # seconds; each entity against each word: 40
-    assert (info.counts["entities"], info.counts["lost_entities"]) == (num_words // 2, 0)
+    assert (manifest.counts["entities"], manifest.counts["lost_entities"]) == (num_words // 2, 0)

@@ -65,7 +65,7 @@ def encoder(hidden_dim=8):
 def built(records, strategy="first"):
     config = NamedEntitiesConfig(prediction={"aggregation_strategy": strategy})
     tokenizer = SpanBertTokenizer(VOCABULARY, lowercase=True)
-    return NamedEntities().build(encoder(), tokenizer, records.info, config)
+    return NamedEntities().build(encoder(), tokenizer, records.manifest, config)
 
 
 def classifier(strategy, deviation):
@@ -86,8 +86,8 @@ def test_a_model_has_the_words_of_its_records(columns, texts):
 def test_a_new_classifier_begins_at_the_shares_of_the_labels(columns):
     """What it predicts of an input that says nothing: the labels' shares of the words, nearly."""
     model = built(columns)
-    counts = np.array(columns.info.label_counts)
-    assert counts.sum() == columns.info.counts["words"] == 15
+    counts = np.array(columns.manifest.label_counts)
+    assert counts.sum() == columns.manifest.counts["words"] == 15
     shares = tf.nn.softmax(model.output_dense(tf.zeros([1, 8])))[0].numpy()
     np.testing.assert_allclose(shares, (counts + 1) / (counts + 1).sum(), rtol=1e-5)
 

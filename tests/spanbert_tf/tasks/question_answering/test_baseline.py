@@ -8,7 +8,7 @@ from spanbert_tf.cli import main
 from spanbert_tf.tasks.lookup import open_records
 from spanbert_tf.tasks.question_answering.answers import answer_by_overlap
 from spanbert_tf.tasks.question_answering.files import Question, QuestionSet
-from spanbert_tf.tasks.question_answering.records import QUESTIONS_FILE, QuestionAnsweringInfo
+from spanbert_tf.tasks.question_answering.records import QUESTIONS_FILE, QuestionAnsweringManifest
 from spanbert_tf.tasks.question_answering.rows import QuestionOptions, write_questions
 
 PASSAGE = "Ann sold the red cat in May. Bob sold the red owl, to Zoë (his aunt) for one euro only!"
@@ -60,7 +60,7 @@ def test_commands_from_a_file_to_the_baselines_scores(tmp_path, capfd):
         options += ["--question-first", "--segment-aware"]
         assert _status("prepare", "mrqa", *shared, *options) == 0
         assert [line["id"] for line in open_records(output).lines(QUESTIONS_FILE)] == [identifier]
-        assert QuestionAnsweringInfo.load(output).segment_aware
+        assert QuestionAnsweringManifest.load(output).segment_aware
         data += ["--data", output]
     report = str(tmp_path / "report.html")
     assert _status("evaluate", "--baseline", *data[:2], "--report", report) == 0

@@ -24,7 +24,7 @@ from spanbert_tf.tasks.question_answering.files import (
 from spanbert_tf.tasks.question_answering.records import (
     CONTEXTS_FILE,
     QUESTIONS_FILE,
-    QuestionAnsweringInfo,
+    QuestionAnsweringManifest,
     QuestionLine,
 )
 from spanbert_tf.tasks.question_answering.rows import (
@@ -63,14 +63,14 @@ def entry(identifier, question, *answers, **more):
 
 def prepared(tmp_path, vocabulary_file, path, read=read_squad, **options):
     output = str(tmp_path / "output")
-    info = write_questions(
+    manifest = write_questions(
         read(path),
         output,
         vocabulary=vocabulary_file,
         lowercase=True,
         options=QuestionOptions(**options),
     )
-    return info, output, rows_of_file(output)
+    return manifest, output, rows_of_file(output)
 
 
 def rows_of_file(directory):
@@ -123,7 +123,7 @@ def test_rows_are_those_of_huggingface(question_first, tmp_path, vocabulary_file
 def test_windows_slide_and_answers_are_labelled_where_they_are(tmp_path, vocabulary_file):
     context = " ".join(["the cat sat on a mat"] * 10) + " zoe paid"
     path = squad_file(tmp_path, {context: [entry("1", "who?", ("zoe paid", len(context) - 8))]})
-    info, _, rows = prepared(tmp_path, vocabulary_file, path, sequence_length=25, stride=8)
+    manifest, _, rows = prepared(tmp_path, vocabulary_file, path, sequence_length=25, stride=8)
     passage = huggingface_tokenizer()(context, add_special_tokens=False)["input_ids"]
     length = 25 - 3 - 2
     assert [x["token_ids"][1 : 1 + length].tolist() for x, _ in rows[:-1]] == [
@@ -137,7 +137,7 @@ def test_windows_slide_and_answers_are_labelled_where_they_are(tmp_path, vocabul
     assert labelled
     assert set(labelled) == {"zoe paid"}
     assert rows[0][1] == {"start_positions": 0, "end_positions": 0}
-    assert info.counts["windows"] == len(rows)
+    assert manifest.counts["windows"] == len(rows)
     # Each token of the passage has most context in exactly one window.
     counts = np.zeros(len(context), int)
     for x, _ in rows:
@@ -199,8 +199,8 @@ def test_untidy_answers_are_counted(tmp_path, vocabulary_file, capsys):
             ]
         },
     )
-    info, output, rows = prepared(tmp_path, vocabulary_file, path)
-    counts = info.counts
+    manifest, output, rows = prepared(tmp_path, vocabulary_file, path)
+    counts = manifest.counts
     assert counts["answers"] == 6
     assert (counts["found"], counts["repaired"], counts["lost"]) == (4, 1, 1)
     assert counts["untrained_questions"] == 1
@@ -235,8 +235,8 @@ def test_a_line_of_a_question_has_all_that_is_read_of_it(tmp_path, vocabulary_fi
 def test_questions_without_an_answer(tmp_path, vocabulary_file):
     impossible = entry("1", "who?", is_impossible=True, plausible_answers=[{"text": "x"}])
     path = squad_file(tmp_path, {CONTEXT: [impossible, entry("2", "who?", ("cats", 4))]})
-    info, output, rows = prepared(tmp_path, vocabulary_file, path, has_unanswerable=True)
-    assert info.has_unanswerable
+    manifest, output, rows = prepared(tmp_path, vocabulary_file, path, has_unanswerable=True)
+    assert manifest.has_unanswerable
     assert rows[0][1] == {"start_positions": 0, "end_positions": 0}
     assert [line["is_impossible"] for line in open_records(output).lines(QUESTIONS_FILE)] == [
         True,
@@ -255,8 +255,8 @@ def mrqa_lines(header=True):
 def test_mrqa_compressed_with_its_header(tmp_path, vocabulary_file):
     path = tmp_path / "mrqa.jsonl.gz"
     path.write_bytes(gzip.compress("\n".join(mrqa_lines()).encode(), mtime=0))
-    info, output, _ = prepared(tmp_path, vocabulary_file, str(path), read=read_mrqa)
-    assert info.counts["found"] == 1
+    manifest, output, _ = prepared(tmp_path, vocabulary_file, str(path), read=read_mrqa)
+    assert manifest.counts["found"] == 1
     assert open_records(output).lines(QUESTIONS_FILE)[0]["gold_texts"] == ["cats", "a cat"]
 
 
@@ -276,7 +276,7 @@ def mixed_questions(tmp_path):
 
 def trained_ids(directory, epochs=2):
     """Ids of the questions of rows that training has seen, and rows of an epoch."""
-    num_rows = QuestionAnsweringInfo.load(directory).num_training_rows
+    num_rows = QuestionAnsweringManifest.load(directory).num_training_rows
     dataset = task_dataset(directory, batch_size=1, training=True, seed=3)
     numbers = [int(x["question_index"][0]) for x, _, _ in dataset.take(epochs * num_rows)]
     lines = open_records(directory).lines(QUESTIONS_FILE)
@@ -287,7 +287,7 @@ def trained_ids(directory, epochs=2):
 def test_questions_whose_answers_are_lost_are_scored_but_not_trained(
     has_unanswerable, tmp_path, vocabulary_file
 ):
-    info, output, rows = prepared(
+    manifest, output, rows = prepared(
         tmp_path,
         vocabulary_file,
         mixed_questions(tmp_path),
@@ -301,8 +301,8 @@ def test_questions_whose_answers_are_lost_are_scored_but_not_trained(
     assert [line["id"] for line in lines] == everything
     owners = [lines[x["question_index"]]["id"] for x, _ in rows]
     assert set(owners) == set(everything)
-    assert info.counts["windows"] == len(rows)
-    assert info.counts["untrained_questions"] == 8 - len(trained)
+    assert manifest.counts["windows"] == len(rows)
+    assert manifest.counts["untrained_questions"] == 8 - len(trained)
     # All windows of those that are trained, as often as there are epochs.
     seen = trained_ids(output)
     assert sorted(seen) == sorted(2 * [owner for owner in owners if owner in trained])
@@ -340,10 +340,10 @@ def test_rows_that_are_not_those_of_the_description(tmp_path, vocabulary_file):
     first = next(tf.data.TFRecordDataset(str(rows)).as_numpy_iterator())
     with tf.io.TFRecordWriter(str(rows)) as writer:
         writer.write(first)
-    info = pathlib.Path(output, "question_answering_info.json")
-    content = json.loads(info.read_text())
+    manifest = pathlib.Path(output, "question_answering_info.json")
+    content = json.loads(manifest.read_text())
     content["files"] = checksums(output, content["files"])
-    info.write_text(json.dumps(content))
+    manifest.write_text(json.dumps(content))
     with pytest.raises(BadInputError, match=r"tfrecord: holds 1 rows, .* 2; write the records"):
         task_dataset(output, batch_size=1, training=False)
 
@@ -463,19 +463,19 @@ def test_rows_without_room_for_the_context(length, stride, words, tmp_path, voca
 def test_very_long_context(tmp_path, vocabulary_file):
     context = "the cat sat. " * 5000  # 65,000 characters
     path = squad_file(tmp_path, {context: [entry("1", "who?", ("cat", 13 * 4999 + 4))]})
-    info, _, rows = prepared(tmp_path, vocabulary_file, path)
-    assert info.counts["round_trips"] == 1
+    manifest, _, rows = prepared(tmp_path, vocabulary_file, path)
+    assert manifest.counts["round_trips"] == 1
     assert rows[-1][0]["offset_ends"].max() == len(context) - 1
     assert rows[-1][1]["start_positions"] > 0
 
 
 def test_gold_answers_of_real_questions_survive(shared_data, tmp_path):
-    info = write_questions(
+    manifest = write_questions(
         read_squad(str(shared_data / "qa" / "xquad.en.json")),
         str(tmp_path / "output"),
         vocabulary=str(shared_data / "vocab" / "bert-base-cased-vocab.txt"),
         lowercase=False,
         options=QuestionOptions(),
     )
-    assert info.counts["answers"] == 1190
-    assert info.counts["round_trips"] >= 0.999 * 1190
+    assert manifest.counts["answers"] == 1190
+    assert manifest.counts["round_trips"] >= 0.999 * 1190

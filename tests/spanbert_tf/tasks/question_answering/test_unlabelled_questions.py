@@ -9,7 +9,7 @@ from spanbert_tf.errors import BadInputError
 from spanbert_tf.tasks.evaluation import run_evaluation
 from spanbert_tf.tasks.finetuning import run_finetuning
 from spanbert_tf.tasks.question_answering.files import read_squad
-from spanbert_tf.tasks.question_answering.records import QuestionAnsweringInfo
+from spanbert_tf.tasks.question_answering.records import QuestionAnsweringManifest
 from spanbert_tf.tasks.question_answering.rows import QuestionOptions, write_questions
 from spanbert_tf.tasks.table import load_task_config
 
@@ -83,7 +83,7 @@ def test_finetuning_neither_trains_nor_scores_on_them(tmp_path):
     for directory in (train, dev):
         directory.mkdir()
     train, dev = prepared(train, [GOLD, NO_ANSWER]), prepared(dev, [NOTHING, NOTHING])
-    assert QuestionAnsweringInfo.load(dev).num_training_rows == 0
+    assert QuestionAnsweringManifest.load(dev).num_training_rows == 0
     config = load_task_config("squad_v2", ["data.sequence_length=32"])
     output = str(tmp_path / "run")
     with pytest.raises(BadInputError, match=f"{dev}: has no labels to score by"):

@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 from spanbert_tf.data.text_rows import RelationPacker
 from spanbert_tf.errors import BadInputError
 from spanbert_tf.tasks.lookup import task_dataset
-from spanbert_tf.tasks.relation_extraction.records import RelationExtractionInfo
+from spanbert_tf.tasks.relation_extraction.records import RelationExtractionManifest
 from spanbert_tf.tasks.relation_extraction.rows import (
     marked_text_of,
     read_semeval2010,
@@ -184,7 +184,7 @@ def test_what_training_does_not_have_is_counted(tmp_path, vocabulary):
     of_train = prepare(training, tmp_path / "train", vocabulary)
     assert of_dev.markers == of_train.markers and of_dev.labels == ["no_relation", "a"]
     assert (of_dev.counts["unknown_types"], of_dev.counts["unknown_relations"]) == (2, 1)
-    assert of_train == RelationExtractionInfo.load(str(tmp_path / "train"))
+    assert of_train == RelationExtractionManifest.load(str(tmp_path / "train"))
     # What cannot be predicted has no number; its row is never right.
     batches = task_dataset(tmp_path / "dev", batch_size=2, training=False)
     labels = {}
@@ -198,8 +198,8 @@ def test_what_training_does_not_have_is_counted(tmp_path, vocabulary):
 def test_rows_without_room_for_more_are_full(sequence_length, count, tmp_path, vocabulary):
     """The example has 8 tokens: a row of as many may have been cut, for all that the row tells."""
     relations = write(tmp_path / "a.json", [EXAMPLE])
-    info = prepare(relations, tmp_path / "out", vocabulary, sequence_length=sequence_length)
-    assert info.counts["full_rows"] == count
+    manifest = prepare(relations, tmp_path / "out", vocabulary, sequence_length=sequence_length)
+    assert manifest.counts["full_rows"] == count
 
 
 @pytest.mark.parametrize("is_first", [False, True])
@@ -269,9 +269,14 @@ def test_the_test_set_needs_a_training_set(tmp_path, vocabulary):
     relations = read_semeval2010(str(test))
     with pytest.raises(BadInputError, match="no relations to learn; give the training set"):
         prepare(relations, tmp_path / "test", vocabulary)
-    info = prepare(relations, tmp_path / "test", vocabulary, training=read_semeval2010(str(train)))
-    assert info.labels == ["Other", "Entity-Destination(e1,e2)"]
-    assert not info.is_labelled and (info.num_rows, info.counts["training_rows"]) == (2, 0)
+    manifest = prepare(
+        relations, tmp_path / "test", vocabulary, training=read_semeval2010(str(train))
+    )
+    assert manifest.labels == ["Other", "Entity-Destination(e1,e2)"]
+    assert not manifest.is_labelled and (manifest.num_rows, manifest.counts["training_rows"]) == (
+        2,
+        0,
+    )
 
 
 @pytest.mark.parametrize("content", ['{"id": "1"}\n{"id": "2"}\n', '{"id": "1"}', ""])

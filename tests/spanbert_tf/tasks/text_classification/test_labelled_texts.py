@@ -20,7 +20,7 @@ from spanbert_tf.tasks.text_classification.files import (
     read_tsv,
     with_header,
 )
-from spanbert_tf.tasks.text_classification.records import TextClassificationInfo
+from spanbert_tf.tasks.text_classification.records import TextClassificationManifest
 
 RTE = "index\tsentence1\tsentence2\tlabel\n"
 NLI = "index\tpromptID\tpairID\tgenre\tp1\tp2\tp3\tp4\tsentence1\tsentence2\tlabel1\tgold_label\n"
@@ -206,12 +206,12 @@ def test_classes_of_other_files_are_those_of_the_training_records(vocabulary, tm
     options = (*columns, "--labels-of", tmp_path / "train", "--output", tmp_path / "dev")
     assert prepare(*options, "--input", dev) == 0
     assert "empty texts: 1" in capfd.readouterr().out
-    info = TextClassificationInfo.load(str(tmp_path / "dev"))
-    assert (info.labels, info.label_counts) == (["x", "y", "z"], [0, 1, 1])
+    manifest = TextClassificationManifest.load(str(tmp_path / "dev"))
+    assert (manifest.labels, manifest.label_counts) == (["x", "y", "z"], [0, 1, 1])
     other = written(tmp_path, "body,label\nfine,q\n", "other.csv")
     assert prepare(*options, "--overwrite", "--input", other) == 2
     assert "other.csv: line 2: label 'q' is none of x, y, z" in capfd.readouterr().err
-    assert TextClassificationInfo.load(str(tmp_path / "dev")) == info  # nothing is lost
+    assert TextClassificationManifest.load(str(tmp_path / "dev")) == manifest  # nothing is lost
 
 
 def test_texts_without_labels_are_to_predict(vocabulary, tmp_path, capfd):
@@ -224,8 +224,12 @@ def test_texts_without_labels_are_to_predict(vocabulary, tmp_path, capfd):
         output = tmp_path / kind[0]
         assert prepare(*columns, *kind, "--input", test, "--output", output) == 0
         assert "without labels: to predict" in capfd.readouterr().out
-        info = TextClassificationInfo.load(str(output))
-        assert (info.is_labelled, info.num_rows, sum(info.label_counts)) == (False, 3, 0)
+        manifest = TextClassificationManifest.load(str(output))
+        assert (manifest.is_labelled, manifest.num_rows, sum(manifest.label_counts)) == (
+            False,
+            3,
+            0,
+        )
     assert prepare(*columns, "--input", test, "--output", tmp_path / "neither") == 2
     assert "test.csv: no --label-column is given; " in capfd.readouterr().err
 
