@@ -18,7 +18,7 @@ from spanbert_tf.command_line import (
     vocabulary_options,
 )
 from spanbert_tf.files.written import print_written
-from spanbert_tf.lazy import load
+from spanbert_tf.lazy import import_tensorflow, load
 from spanbert_tf.tasks.table import prepare_commands
 from spanbert_tf.text.vocabulary import Casing
 
@@ -164,6 +164,8 @@ def prepare_pretraining(
     **others: Any,
 ) -> None:
     """Write pre-training records."""
+    if others["num_processes"] == 1:  # several processes import it themselves
+        import_tensorflow()
     from data_prep.beam.writing import write_pretraining_records
     from spanbert_tf.config import load_config
 

@@ -1,7 +1,7 @@
-"""Runs the two steps of preparation in processes of this machine or on a runner of Apache Beam.
+"""Runs the steps of preparation on a runner of Apache Beam, for example on a cluster.
 
-Beam's own local runner is not used: with several processes it opens six unauthenticated ports to
-the whole network. The processes started here communicate through pipes and open no ports.
+Each step is a pipeline, since the next one begins when it has ended. Results return through files
+of the work directory (`run_step`), which all hosts share.
 """
 
 import argparse
@@ -10,38 +10,24 @@ import functools
 import io
 import logging
 import os
-import pickle
 import socket
-import threading
-import time
-from collections.abc import Callable, Iterable, Iterator, Sequence
-from multiprocessing.connection import Connection
-from typing import NamedTuple, Protocol, TypeVar
+from collections.abc import Callable, Iterator, Sequence
+from typing import TypeVar
 
-from data_prep.text.storage import InputFile  # must import Beam first, to silence its warnings
-
-# isort: split
 import apache_beam as beam
-import loky
-import tensorflow as tf
 from apache_beam.options.pipeline_options import PipelineOptions, StandardOptions
 from apache_beam.runners.runner import PipelineResult, create_runner
-from loky.backend import get_context
 
 from data_prep.beam.steps import (
     SPILL,
-    FileSummary,
+    Call,
     Job,
-    ShardResult,
-    Show,
-    held_out_records,
+    cannot_write,
+    read_result,
     release_memory,
-    spill_file,
-    write_shard,
+    run_step,
 )
-from data_prep.blocks.held_out import HeldOut
 from spanbert_tf.errors import BadInputError, ConfigurationError, SpanBertError
-from spanbert_tf.temporary import protected_children
 
 _LOCAL_RUNNER = "DirectRunner"  # Beam's name for "on this machine"
 _DASK_RUNNER = "apache_beam.runners.dask.dask_runner.DaskRunner"  # not among Beam's short names
@@ -49,26 +35,9 @@ _RUNNERS = {"direct": _LOCAL_RUNNER, "dask": _DASK_RUNNER}
 # A Dask task costs a tenth of a second; a worker reads half a megabyte in that time.
 _MAX_PARTITIONS = 10_000
 _BYTES_PER_PARTITION = 4 * 2**20
-_SECONDS_BETWEEN_CHECKS = 0.5  # whether the parent process is alive
-_RESULTS = "results"  # file beside the spill files; a runner's last step writes all results there
-_job_and_show: tuple[Job, Show] | None = None  # set by `_start_process` in a worker process
-
+_FAILURE = "failure"  # file beside the spill files, with the message of an error
 
 _Result = TypeVar("_Result")
-
-
-class Outcome(NamedTuple):
-    """The results of both steps.
-
-    Attributes:
-        summaries: one for each input file, in any order.
-        held_out: decides which records are held out.
-        shards: one for each shard, ordered by shard.
-    """
-
-    summaries: list[FileSummary]
-    held_out: HeldOut
-    shards: list[ShardResult]
 
 
 def runner_options(arguments: Sequence[str]) -> PipelineOptions | None:
@@ -144,45 +113,32 @@ def _check_scheduler(options: PipelineOptions) -> None:
         )
 
 
-def run_locally(job: Job, files: Sequence[InputFile], num_processes: int, show: Show) -> Outcome:
-    """Runs both steps in processes of this machine.
+@contextlib.contextmanager
+def on_runner(job: Job, options: PipelineOptions, input_bytes: int) -> Iterator[Call]:
+    """Yields a function that calls steps on a runner of Beam, which shows its progress itself.
 
     Args:
         job: the job.
-        files: the input files.
-        num_processes: number of processes. With 1, this process does the work.
-        show: called with the progress since its last call.
+        options: options of the runner, from `runner_options`.
+        input_bytes: bytes of all input files.
 
     Raises:
-        BadInputError: a file cannot be used, or a process was killed.
-        OSError: a file cannot be written.
+        BadInputError: a file cannot be used or written, the runner cannot be reached, it gave up,
+            or it skipped work.
     """
-    # Largest files first: otherwise one process could still read a large file when others are done.
-    numbered = sorted(enumerate(files), key=lambda entry: -entry[1].size)
-    if num_processes == 1:
-        workers = _this_process(job, show)
-    else:
-        workers = _processes(job, num_processes, show)
-    with workers as call:
-        summaries = call(spill_file, numbered)
-        held_out = held_out_records(job, summaries)
-        shards = call(write_shard, [(held_out, shard) for shard in range(job.num_shards)])
-    return Outcome(summaries, held_out, shards)
+    runner = options.view_as(StandardOptions).runner
 
-
-class _Call(Protocol):
-    """Calls `step(job, show, *arguments)` for each tuple of arguments; returns the results."""
-
-    def __call__(self, step: Callable[..., _Result], arguments: Iterable[tuple]) -> list[_Result]:
-        """Calls the step."""
-
-
-@contextlib.contextmanager
-def _this_process(job: Job, show: Show) -> Iterator[_Call]:
-    """Yields a function that runs a step in this process."""
-
-    def call(step: Callable[..., _Result], arguments: Iterable[tuple]) -> list[_Result]:
-        return [step(job, show, *each) for each in arguments]
+    def call(step: Callable[..., _Result], items: str, arguments: Sequence[tuple]) -> list[_Result]:
+        if runner == _DASK_RUNNER:
+            _set_partitions(options, len(arguments), input_bytes)
+        try:
+            with _quiet_loggers(), _plain_labels():
+                _run(_make_pipeline(job, step, items, arguments, options))
+        except Exception as error:
+            reason = f"{type(error).__name__}: {' '.join(str(error).split())}"
+            name = runner.rpartition(".")[-1]
+            raise BadInputError(f"--runner {name}: {reason}; nothing was written") from error
+        return _read_results(job, items, arguments)
 
     try:
         yield call
@@ -190,178 +146,42 @@ def _this_process(job: Job, show: Show) -> Iterator[_Call]:
         release_memory()
 
 
-@contextlib.contextmanager
-def _processes(job: Job, num_processes: int, show: Show) -> Iterator[_Call]:
-    """Yields a function that runs a step in several processes."""
-    # All processes write progress into one pipe. The messages are short, so writes are atomic and
-    # need no lock, which a killed process would leave locked. The reader sees the end of the pipe
-    # when every process has closed its writing end.
-    progress, writer = get_context("loky").Pipe(duplex=False)
-    watcher = threading.Thread(target=_show_progress, args=(progress, show), daemon=True)
-    watcher.start()
-    with protected_children():
-        executor = loky.ProcessPoolExecutor(
-            num_processes,
-            initializer=_start_process,
-            initargs=(job, writer),
-            # The processes need no GPU; each would reserve a part of its memory.
-            env={"CUDA_VISIBLE_DEVICES": "-1"},
-        )
-
-        def call(step: Callable[..., _Result], arguments: Iterable[tuple]) -> list[_Result]:
-            futures = [executor.submit(_call_step, step, *each) for each in arguments]
-            return [future.result() for future in futures]
-
-        try:
-            yield call
-        except loky.BrokenProcessPool as error:
-            raise BadInputError(
-                f"--num-processes {num_processes}: a process was killed, perhaps for want of "
-                "memory; take fewer processes, or more --num-shards"
-            ) from error
-        finally:
-            executor.shutdown(kill_workers=True)  # they would continue after an interruption
-            writer.close()
-            watcher.join()
-
-
-def _show_progress(progress: Connection, show: Show) -> None:
-    with contextlib.suppress(EOFError), progress:
-        while True:
-            show(progress.recv())
-
-
-def _start_process(job: Job, writer: Connection) -> None:
-    """Initializes a worker process."""
-    global _job_and_show
-    threading.Thread(target=_end_with_parent, args=(os.getppid(),), daemon=True).start()
-    # Beam and TensorFlow log advice when they are imported, once in each process.
-    logging.disable(logging.WARNING)
-    _job_and_show = (job, writer.send)
-
-
-def _end_with_parent(parent: int) -> None:
-    """Ends this process when its parent was killed: nobody would use or remove its files."""
-    while os.getppid() == parent:
-        time.sleep(_SECONDS_BETWEEN_CHECKS)
-    os._exit(1)
-
-
-def _call_step(step: Callable[..., _Result], *arguments: object) -> _Result:
-    """Runs a step in a worker process."""
-    if _job_and_show is None:
-        raise AssertionError("`_start_process` was not called in this process")
-    job, show = _job_and_show
-    return step(job, show, *arguments)
-
-
-def run_on_beam(job: Job, files: Sequence[InputFile], options: PipelineOptions) -> Outcome:
-    """Runs both steps on a runner of Beam, which shows its progress itself.
-
-    Args:
-        job: the job.
-        files: the input files.
-        options: options of the runner, from `runner_options`.
-
-    Raises:
-        BadInputError: a file cannot be used or written, the runner cannot be reached, it gave up,
-            or it skipped work.
-    """
-    runner = options.view_as(StandardOptions).runner
-    if runner == _DASK_RUNNER:
-        num_elements = max(len(files), job.num_shards)
-        _set_partitions(options, num_elements, sum(file.size for file in files))
-    try:
-        with _quiet_loggers(), _plain_labels():
-            _run(_make_pipeline(job, files, options))
-    except SpanBertError:
-        raise
-    except Exception as error:
-        reason = f"{type(error).__name__}: {' '.join(str(error).split())}"
-        name = runner.rpartition(".")[-1]
-        raise BadInputError(f"--runner {name}: {reason}; nothing was written") from error
-    finally:
-        release_memory()
-    return _read_outcome(job)
-
-
-def _make_pipeline(job: Job, files: Sequence[InputFile], options: PipelineOptions) -> beam.Pipeline:
+def _make_pipeline(
+    job: Job,
+    step: Callable[..., _Result],
+    items: str,
+    arguments: Sequence[tuple],
+    options: PipelineOptions,
+) -> beam.Pipeline:
     pipeline = beam.Pipeline(options=options)
-    summaries = (
-        pipeline
-        | "List files" >> beam.Create(list(enumerate(files)))
-        | "Spread files" >> beam.Reshuffle()
-        | "Write spill files" >> beam.Map(functools.partial(_spill_on_beam, job))
-    )
-    # Decided once, not for each shard: the decision sorts the keys of all files.
-    held_out = (
-        pipeline
-        | "Begin the decision" >> beam.Create([0])
-        | "Decide what is held out"
-        >> beam.Map(functools.partial(_hold_out_on_beam, job), beam.pvalue.AsList(summaries))
-    )
-    shards = (
-        pipeline
-        | "List shards" >> beam.Create(range(job.num_shards))
-        | "Spread shards" >> beam.Reshuffle()
-        | "Write shards"
-        >> beam.Map(functools.partial(_write_shard_on_beam, job), beam.pvalue.AsList(held_out))
-    )
     _ = (
         pipeline
-        | "Begin the end" >> beam.Create([0])
-        | "Write results"
-        >> beam.Map(
-            functools.partial(_write_results, job),
-            beam.pvalue.AsList(summaries),
-            beam.pvalue.AsList(held_out),
-            beam.pvalue.AsList(shards),
-        )
+        | f"List {items}" >> beam.Create(list(arguments))
+        | f"Spread {items}" >> beam.Reshuffle()
+        | f"Write what becomes of {items}"
+        >> beam.Map(functools.partial(_step_on_beam, job, step, items))
     )
     return pipeline
 
 
-class _Failure(NamedTuple):
-    """The message of an error that the user can mend.
+def _step_on_beam(job: Job, step: Callable[..., _Result], items: str, arguments: tuple) -> None:
+    """Calls a step, and writes the message of an error that the user can mend.
 
-    Steps return it instead of raising the error: runners would retry the step and hide the message.
+    Runners would retry a step that raises the error, and hide the message.
     """
-
-    message: str
-
-
-def _spill_on_beam(job: Job, numbered: tuple[int, InputFile]) -> FileSummary | _Failure:
     check_shared(job)
-    return _result_or_failure(job, spill_file, job, _show_nothing, *numbered)
-
-
-def _hold_out_on_beam(
-    job: Job, element: int, summaries: list[FileSummary | _Failure]
-) -> HeldOut | _Failure | None:
-    if any(isinstance(summary, _Failure) for summary in summaries):
-        return None
-    return _result_or_failure(job, held_out_records, job, summaries)
-
-
-def _write_shard_on_beam(
-    job: Job, shard: int, decisions: list[HeldOut | _Failure | None]
-) -> ShardResult | _Failure | None:
-    check_shared(job)
-    (held_out,) = decisions
-    if not isinstance(held_out, HeldOut):
-        return None
-    return _result_or_failure(job, write_shard, job, _show_nothing, held_out, shard)
-
-
-def _result_or_failure(
-    job: Job, step: Callable[..., _Result], *arguments: object
-) -> _Result | _Failure:
     try:
-        return step(*arguments)
+        run_step(job, _show_nothing, step, items, arguments)
     except SpanBertError as error:
-        return _Failure(str(error))
-    except (OSError, tf.errors.OpError) as error:
-        return _Failure(cannot_write(job.output, error))
+        _write_failure(job, str(error))
+    except OSError as error:
+        _write_failure(job, cannot_write(job.output, error))
+
+
+def _write_failure(job: Job, message: str) -> None:
+    path = os.path.join(job.directory, SPILL, _FAILURE)
+    with job.whole_file(path) as unfinished, open(unfinished, "w") as file:
+        file.write(message)
 
 
 def _show_nothing(more: object) -> None:
@@ -377,48 +197,23 @@ def check_shared(job: Job) -> None:
         )
 
 
-def _write_results(job: Job, element: int, summaries: list, decisions: list, shards: list) -> None:
-    path = os.path.join(job.directory, SPILL, _RESULTS)
-    with job.whole_file(path) as unfinished, open(unfinished, "wb") as file:
-        pickle.dump([*summaries, *decisions, *shards], file)
-
-
-def _read_outcome(job: Job) -> Outcome:
-    """Reads the results that `_write_results` wrote.
+def _read_results(job: Job, items: str, arguments: Sequence[tuple]) -> list:
+    """Reads the results of a step.
 
     Raises:
-        BadInputError: a step failed, or the runner skipped it because it does not support it.
+        BadInputError: the step failed, or the runner skipped it because it does not support it.
     """
-    found = []
-    path = os.path.join(job.directory, SPILL, _RESULTS)
-    if os.path.exists(path):
-        with open(path, "rb") as file:
-            found = pickle.load(file)
-    for result in found:
-        if isinstance(result, _Failure):
-            raise BadInputError(result.message)
-    summaries = [result for result in found if isinstance(result, FileSummary)]
-    shards = [result for result in found if isinstance(result, ShardResult)]
-    _check_number(job, "files", len(summaries), job.num_files)
-    _check_number(job, "shards", len(shards), job.num_shards)
-    (held_out,) = [result for result in found if isinstance(result, HeldOut)]
-    shards.sort(key=lambda result: result.shard)
-    return Outcome(summaries, held_out, shards)
-
-
-def _check_number(job: Job, what: str, number: int, expected: int) -> None:
-    if number != expected:
+    failure = os.path.join(job.directory, SPILL, _FAILURE)
+    if os.path.exists(failure):
+        with open(failure) as file:
+            raise BadInputError(file.read())
+    found = [read_result(job, items, number) for number, *_ in arguments]
+    if missing := found.count(None):
         raise BadInputError(
-            f"{job.output}: nothing came of {expected - number:,} of {expected:,} {what}; the "
-            "runner left them out, or its hosts do not share the file system of --output"
+            f"{job.output}: nothing came of {missing:,} of {len(found):,} {items}; the runner "
+            "left them out, or its hosts do not share the file system of --output"
         )
-
-
-def cannot_write(output: str, error: Exception) -> str:
-    """The message for an output that cannot be written, for example because the disk is full."""
-    # TensorFlow's messages have the form "path; reason".
-    reason = getattr(error, "strerror", None) or str(error).splitlines()[0].split("; ")[-1]
-    return f"{output}: cannot be written ({reason}); free some space or name another --output"
+    return found
 
 
 def _set_partitions(options: PipelineOptions, num_elements: int, num_bytes: int) -> None:

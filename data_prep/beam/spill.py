@@ -2,7 +2,6 @@
 
 Records are not sent through a runner of Beam, which may hold what it groups in memory. A spill file
 has pickled lists of records, each for one shard, and then an index of the offsets of these lists.
-Pickles are safe to load here because the directory is not accessible to other users.
 """
 
 import os
@@ -10,7 +9,8 @@ import pickle
 import struct
 from collections.abc import Iterable, Iterator
 
-from data_prep.blocks.sequences import Record
+from data_prep.beam.pickles import load_pickle
+from data_prep.blocks.sequences import Block, Record
 
 SEGMENT_BYTES = 32 * 2**20  # bytes of records that are buffered in memory
 _RECORD_OVERHEAD = 1_000  # bytes of memory of a buffered record besides its tokens
@@ -39,10 +39,10 @@ def read_spill(path: str, shard: int) -> Iterator[Record]:
         file.seek(-_INDEX_OFFSET.size, os.SEEK_END)
         (index_offset,) = _INDEX_OFFSET.unpack(file.read())
         file.seek(index_offset)
-        offsets = pickle.load(file)
+        offsets = load_pickle(file)
         for offset in offsets.get(shard, ()):
             file.seek(offset)
-            yield from pickle.load(file)
+            yield from load_pickle(file, (Record, Block))
 
 
 def _batches(records: Iterable[Record]) -> Iterator[list[Record]]:

@@ -1,6 +1,6 @@
 """The two steps of preparation: an input file → a spill file, all spill files → a shard.
 
-Processes of this machine and workers of Beam call the same two functions.
+Processes of this machine and workers of Beam call the same two functions by `run_step`.
 """
 
 import contextlib
@@ -9,13 +9,14 @@ import functools
 import gc
 import itertools
 import os
+import pickle
 import uuid
 from collections.abc import Callable, Iterable, Iterator, Sequence
-from typing import NamedTuple
+from typing import NamedTuple, Protocol, TypeVar
 
 import numpy as np
-import tensorflow as tf
 
+from data_prep.beam.pickles import load_pickle
 from data_prep.beam.progress import Totals
 from data_prep.beam.spill import read_spill, write_spill
 from data_prep.blocks.held_out import HeldOut, SplitKeys, find_held_out
@@ -26,13 +27,15 @@ from data_prep.text.corpus import DocumentReader
 from data_prep.text.storage import InputFile
 from spanbert_tf.data import manifest
 from spanbert_tf.data.manifest import SPLITS, Annotation, Shard, Split, token_id_dtype
-from spanbert_tf.data.tfrecords import serialize_features
+from spanbert_tf.data.tfrecords import record_writer, serialize_features
 from spanbert_tf.errors import BadInputError
 from spanbert_tf.files.contents import sha256
 from spanbert_tf.files.output import NEW
 
 Show = Callable[[Totals], None]  # is called with the work done since the last call
 SPILL = "spill"  # folder in the work directory, beside the folder `NEW`, which becomes the output
+
+_Result = TypeVar("_Result")
 
 
 @dataclasses.dataclass(frozen=True)
@@ -62,6 +65,10 @@ class Job:
     def shard_path(self, name: str) -> str:
         """The path of a file of a shard."""
         return os.path.join(self.directory, NEW, name)
+
+    def result_path(self, items: str, number: int) -> str:
+        """The path of the result of a step for one of its items; see `run_step`."""
+        return os.path.join(self.directory, SPILL, f"{items}-{number}")
 
     @contextlib.contextmanager
     def whole_file(self, path: str) -> Iterator[str]:
@@ -93,12 +100,57 @@ class ShardResult(NamedTuple):
     Attributes:
         shard: its number.
         files: one file for each split that has records.
-        unigram_counts: int64 [vocabulary], occurrences of each entry in the training split.
+        unigram_counts: the bytes of int64 [vocabulary], occurrences of each entry in the training
+            split.
     """
 
     shard: int
     files: tuple[Shard, ...]
-    unigram_counts: np.ndarray
+    unigram_counts: bytes
+
+
+class Call(Protocol):
+    """Calls a step for each of several items, in processes or on a runner of Beam."""
+
+    def __call__(
+        self, step: Callable[..., _Result], items: str, arguments: Sequence[tuple]
+    ) -> list[_Result]:
+        """Calls `step(job, show, *arguments)` for each tuple of arguments.
+
+        Args:
+            step: one of the functions below.
+            items: what the items are, such as `"files"`.
+            arguments: for each item its number and further arguments.
+
+        Returns:
+            The results in the order of the arguments.
+
+        Raises:
+            BadInputError: a step raised it, a process was killed, or the runner failed.
+            OSError: a file cannot be written.
+        """
+
+
+def run_step(
+    job: Job, show: Show, step: Callable[..., _Result], items: str, arguments: tuple
+) -> _Result:
+    """Calls a step for one item and keeps its result in a file; see `Call`.
+
+    The file is written when all other files of the step are whole.
+    """
+    result = step(job, show, *arguments)
+    with job.whole_file(job.result_path(items, arguments[0])) as path, open(path, "wb") as file:
+        pickle.dump(result, file)
+    return result
+
+
+def read_result(job: Job, items: str, number: int) -> FileSummary | ShardResult | None:
+    """Reads the result that `run_step` kept; `None` if there is none."""
+    try:
+        with open(job.result_path(items, number), "rb") as file:
+            return load_pickle(file, (FileSummary, SplitKeys, ShardResult, Shard))
+    except FileNotFoundError:
+        return None
 
 
 def spill_file(job: Job, show: Show, file_number: int, file: InputFile) -> FileSummary:
@@ -171,7 +223,7 @@ def held_out_records(job: Job, summaries: Sequence[FileSummary]) -> HeldOut:
     return find_held_out(keys, job.validation_fraction, job.options.sequences)
 
 
-def write_shard(job: Job, show: Show, held_out: HeldOut, shard: int) -> ShardResult:
+def write_shard(job: Job, show: Show, shard: int, held_out: HeldOut) -> ShardResult:
     """Second step: writes the files of a shard, one for each split that has records.
 
     Records are sorted by their random keys, so every run writes them in the same order. Memory is
@@ -180,8 +232,8 @@ def write_shard(job: Job, show: Show, held_out: HeldOut, shard: int) -> ShardRes
     Args:
         job: the job.
         show: called with the progress since its last call.
-        held_out: decides the split of each record.
         shard: index of the shard.
+        held_out: decides the split of each record.
 
     Raises:
         OSError: a file cannot be read or written.
@@ -202,7 +254,7 @@ def write_shard(job: Job, show: Show, held_out: HeldOut, shard: int) -> ShardRes
         if split == "train":
             counts += _count_unigrams(records, vocabulary_size)
     show(Totals(shards=1))
-    return ShardResult(shard, tuple(files), counts)
+    return ShardResult(shard, tuple(files), counts.tobytes())
 
 
 def _read_shard(job: Job, shard: int) -> Iterator[Record]:
@@ -220,9 +272,9 @@ def _records_of_others(job: Job, held_out: HeldOut, shard: int, split: Split) ->
 
 def _write_file(job: Job, name: str, split: Split, records: list[Record]) -> Shard:
     path = job.shard_path(name)
-    with job.whole_file(path) as unfinished, tf.io.TFRecordWriter(unfinished) as writer:
+    with job.whole_file(path) as unfinished, record_writer(unfinished) as write:
         for record in records:
-            writer.write(_serialize(record, job.options.annotations))
+            write(_serialize(record, job.options.annotations))
     num_tokens = sum(block.num_tokens for block in _blocks(records))
     return Shard(name, split, len(records), num_tokens, sha256(path), os.path.getsize(path))
 
@@ -259,3 +311,10 @@ def _serialize(record: Record, annotations: tuple[Annotation, ...]) -> bytes:
     names = (manifest.TOKEN_IDS, *manifest.POSITION_LISTS, *span_names)
     lists = dict(zip(names, (block.token_ids, *block.lists), strict=True))
     return serialize_features(numbers, lists)
+
+
+def cannot_write(output: str, error: Exception) -> str:
+    """The message for an output that cannot be written, for example because the disk is full."""
+    # TensorFlow's messages have the form "path; reason".
+    reason = getattr(error, "strerror", None) or str(error).splitlines()[0].split("; ")[-1]
+    return f"{output}: cannot be written ({reason}); free some space or name another --output"

@@ -1,6 +1,7 @@
 """Writes pre-training records: `spanbert-tf prepare pretraining`.
 
-Processes of this machine or a runner of Apache Beam do the work in two steps (`steps`):
+Processes of this machine (`processes`) or a runner of Apache Beam (`pipeline`) do the work in two
+steps (`steps`):
 
 1. For each input file, write its records to a spill file.
 2. For each shard, read its records from all spill files, and write them in a random order that is
@@ -18,23 +19,27 @@ import math
 import os
 import time
 from collections.abc import Sequence
+from typing import TYPE_CHECKING, NamedTuple
 
 import numpy as np
-import tensorflow as tf
 
-from data_prep.beam.pipeline import (
-    Outcome,
-    cannot_write,
-    run_locally,
-    run_on_beam,
-    runner_options,
-)
+from data_prep.beam.processes import on_this_machine
 from data_prep.beam.progress import Progress
-from data_prep.beam.steps import SPILL, Job
+from data_prep.beam.steps import (
+    SPILL,
+    Call,
+    FileSummary,
+    Job,
+    ShardResult,
+    cannot_write,
+    held_out_records,
+    spill_file,
+    write_shard,
+)
 from data_prep.blocks.annotations import check_annotations
 from data_prep.blocks.held_out import HeldOut
 from data_prep.blocks.records import RecordOptions
-from data_prep.text.storage import InputFile, find_files
+from data_prep.text.storage import InputFile, find_files, import_beam
 from spanbert_tf.data.manifest import (
     DATASET_INFO_FILE,
     RECORDS,
@@ -51,6 +56,9 @@ from spanbert_tf.files.lock import locks_output
 from spanbert_tf.files.output import NEW, Output
 from spanbert_tf.terminal import print_line
 from spanbert_tf.text.chosen_vocabulary import chosen_vocabulary
+
+if TYPE_CHECKING:
+    from apache_beam.options.pipeline_options import PipelineOptions
 
 _TEXT_BYTES_PER_SHARD = 32 * 2**20
 _GZIP_RATIO = 3  # approximate compression ratio of English text
@@ -137,18 +145,24 @@ def write_pretraining_records(
         num_shards=num_shards or math.ceil(text_bytes / _TEXT_BYTES_PER_SHARD),
         validation_fraction=validation_fraction,
     )
-    options = runner_options(beam_arguments)
+    options = _runner_options(beam_arguments)
     try:
         target.create(SPILL, NEW)
         os.chmod(os.path.join(target.aside, SPILL), 0o700)  # it holds pickles
         if options is None:
-            with Progress(input_bytes, job.num_shards) as progress:
-                outcome = run_locally(job, files, num_processes, progress.add)
+            with (
+                Progress(input_bytes, job.num_shards) as progress,
+                on_this_machine(job, num_processes, progress.add) as call,
+            ):
+                outcome = _call_steps(job, files, call)
         else:
-            outcome = run_on_beam(job, files, options)
+            from data_prep.beam.pipeline import on_runner
+
+            with on_runner(job, options, input_bytes) as call:
+                outcome = _call_steps(job, files, call)
         manifest = _finish(job, outcome)
         target.publish()
-    except (OSError, tf.errors.OpError) as error:
+    except OSError as error:
         raise BadInputError(cannot_write(target.path, error)) from error
     finally:
         target.discard()
@@ -163,7 +177,40 @@ def _estimate_text_bytes(file: InputFile) -> int:
     return file.size
 
 
-def _finish(job: Job, outcome: Outcome) -> PretrainingManifest:
+def _runner_options(arguments: Sequence[str]) -> "PipelineOptions | None":
+    """Parses options for Beam, which is imported only if there are some: that takes a second."""
+    if not arguments:
+        return None
+    import_beam()
+    from data_prep.beam.pipeline import runner_options
+
+    return runner_options(arguments)
+
+
+class _Outcome(NamedTuple):
+    """The results of both steps.
+
+    Attributes:
+        summaries: one for each input file, in any order.
+        held_out: decides which records are held out.
+        shards: one for each shard, ordered by shard.
+    """
+
+    summaries: list[FileSummary]
+    held_out: HeldOut
+    shards: list[ShardResult]
+
+
+def _call_steps(job: Job, files: Sequence[InputFile], call: Call) -> _Outcome:
+    # Largest files first: otherwise one process could still read a large file when others are done.
+    numbered = sorted(enumerate(files), key=lambda entry: -entry[1].size)
+    summaries = call(spill_file, "files", numbered)
+    held_out = held_out_records(job, summaries)
+    shards = call(write_shard, "shards", [(shard, held_out) for shard in range(job.num_shards)])
+    return _Outcome(summaries, held_out, shards)
+
+
+def _finish(job: Job, outcome: _Outcome) -> PretrainingManifest:
     """Renames the shards, and writes the vocabulary, the unigram counts and the manifest."""
     counts: collections.Counter = collections.Counter()
     for summary in outcome.summaries:
@@ -178,7 +225,9 @@ def _finish(job: Job, outcome: Outcome) -> PretrainingManifest:
             "run the command again"
         )
     pieces = job.options.vocabulary
-    totals = np.sum([shard.unigram_counts for shard in outcome.shards], axis=0)
+    totals = np.zeros(len(pieces), np.int64)
+    for shard in outcome.shards:
+        totals += np.frombuffer(shard.unigram_counts, np.int64)
     unigram_counts = json.dumps(totals.tolist()) + "\n"
     manifest = PretrainingManifest(
         vocabulary_hash=vocabulary_hash(pieces),

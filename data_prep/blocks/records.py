@@ -5,9 +5,9 @@ import dataclasses
 import hashlib
 import struct
 from collections.abc import Iterator
+from typing import TYPE_CHECKING
 
 import numpy as np
-import tensorflow as tf
 
 from data_prep.blocks.annotations import SpanFinder, spans_to_pieces
 from data_prep.blocks.held_out import SmallestKeys, SplitKeys
@@ -21,8 +21,10 @@ from data_prep.blocks.sequences import (
 )
 from data_prep.text.corpus import DocumentReader, split_sentences
 from spanbert_tf.data.manifest import NUM_BLOCKS, Annotation, Sequences, token_id_dtype
-from spanbert_tf.text.tokenization import WordPieceTokenizer
 from spanbert_tf.text.vocabulary import Casing, is_continuation
+
+if TYPE_CHECKING:
+    import tensorflow as tf
 
 CHUNK_CHARACTERS = 2**20  # characters that are tokenized by one call
 
@@ -74,6 +76,9 @@ class RecordMaker:
     """
 
     def __init__(self, options: RecordOptions) -> None:
+        # It imports TensorFlow, which a process that only starts others does not need.
+        from spanbert_tf.text.tokenization import WordPieceTokenizer
+
         self.options = options
         self.token_dtype = token_id_dtype(len(options.vocabulary))
         self._tokenizer = WordPieceTokenizer.shared(options.vocabulary, options.casing)
@@ -122,8 +127,10 @@ class RecordMaker:
 
     def _find_pieces(
         self, texts: list[str], paragraphs: list[str]
-    ) -> tuple[tf.RaggedTensor, tuple[np.ndarray, ...]]:
+    ) -> tuple["tf.RaggedTensor", tuple[np.ndarray, ...]]:
         """The word pieces of each sentence, and for each annotation its spans of pieces."""
+        import tensorflow as tf
+
         strings = tf.constant(texts, tf.string)
         if self._finder is None:
             return self._tokenizer.tokenize(strings), ()

@@ -17,6 +17,7 @@ from spanbert_tf.config import load_config
 from spanbert_tf.data.manifest import PretrainingManifest
 from spanbert_tf.files.kinds import info_file
 from spanbert_tf.files.written import describe_size
+from spanbert_tf.lazy import UNUSED
 from spanbert_tf.tasks.finetuning import check_records
 from spanbert_tf.tasks.table import load_task, load_task_config
 
@@ -170,6 +171,24 @@ def test_the_package_shows_nothing_of_tensorflow():
         env=environment,
     )
     assert (result.returncode, result.stderr) == (0, "")
+
+
+@pytest.mark.slow
+def test_preparation_imports_nothing_that_it_does_not_use(letters_vocabulary, tmp_path):
+    """In a process of its own, as a shell starts it; each of these costs up to seconds."""
+    (tmp_path / "text").write_text("Some words.")
+    arguments = pretraining_arguments(
+        str(tmp_path / "text"), letters_vocabulary, tmp_path / "records"
+    )
+    others = {"apache_beam", "keras_hub", *UNUSED}
+    program = (
+        "import sys, spanbert_tf.cli\n"
+        f"try:\n    spanbert_tf.cli.main({arguments!r})\n"
+        "except SystemExit as stop:\n    assert stop.code == 0\n"
+        f"print(sorted({others!r} & set(sys.modules)))"
+    )
+    printed = subprocess.check_output([sys.executable, "-c", program], text=True)
+    assert printed.splitlines()[-1] == "[]"
 
 
 SPECIAL = ["[PAD]", "[UNK]", "[CLS]", "[SEP]", "[MASK]"]

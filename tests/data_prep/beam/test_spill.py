@@ -1,9 +1,14 @@
 """Spill files: what is written comes back, by shards, from a bounded memory."""
 
+import io
+import os
+import pickle
+
 import numpy as np
 import pytest
 
 import data_prep.beam.spill
+from data_prep.beam.pickles import load_pickle
 from data_prep.beam.spill import read_spill, write_spill
 from data_prep.blocks.sequences import Block, Record
 
@@ -46,10 +51,13 @@ def test_a_spill_file_is_read_a_part_at_a_time(tmp_path, monkeypatch):
     """Records are written when `SEGMENT_BYTES` of them wait, and loaded so many at once."""
     monkeypatch.setattr(data_prep.beam.spill, "SEGMENT_BYTES", 100_000)
     loads = []
-    load = data_prep.beam.spill.pickle.load
-    monkeypatch.setattr(
-        data_prep.beam.spill.pickle, "load", lambda file: loads.append(load(file)) or loads[-1]
-    )
+    load = data_prep.beam.spill.load_pickle
+
+    def noted_load(*arguments):
+        loads.append(load(*arguments))
+        return loads[-1]
+
+    monkeypatch.setattr(data_prep.beam.spill, "load_pickle", noted_load)
     path = str(tmp_path / "spill")
     write_spill(path, iter(make_records(0, 50)), num_shards=1)
     assert len(list(read_spill(path, 0))) == 50
@@ -58,3 +66,19 @@ def test_a_spill_file_is_read_a_part_at_a_time(tmp_path, monkeypatch):
         waiting = [1_000 + len(record.block.token_ids) for record in part[:-1]]
         waiting += [len(record.second.token_ids) for record in part[:-1] if record.second]
         assert sum(waiting) <= 100_000
+
+
+class Intruder:
+    """Calls a function when it is loaded."""
+
+    def __reduce__(self):
+        return os.mkdir, ("made",)
+
+
+@pytest.mark.parametrize("content", [Intruder(), np.arange(3), os.system])
+def test_pickles_of_other_classes_are_refused(content, tmp_path, monkeypatch):
+    """The folder that a killed command seems to have left may come from somebody else."""
+    monkeypatch.chdir(tmp_path)
+    with pytest.raises(pickle.UnpicklingError, match="does not belong here"):
+        load_pickle(io.BytesIO(pickle.dumps(content)), (Record, Block))
+    assert not list(tmp_path.iterdir())

@@ -3,6 +3,9 @@ import json
 import re
 
 import pytest
+from apache_beam.io.filesystem import FileSystem
+from hypothesis import given
+from hypothesis import strategies as st
 
 import data_prep.text.corpus
 from data_prep.text import storage
@@ -195,6 +198,11 @@ def test_bad_files_are_named_with_the_place(tmp_path, content, message):
     with pytest.raises(BadInputError, match=re.escape(str(path)) + ": .*" + message) as raised:
         list(DocumentReader(str(path)))
     assert "\n" not in str(raised.value)
+
+
+@given(st.text(r"ab*?[]!^/\-.", max_size=12))
+def test_patterns_mean_for_local_files_what_they_mean_to_beam(pattern):
+    assert storage.glob_expression(pattern) == FileSystem.translate_pattern(pattern)
 
 
 def test_find_files_names_them_by_their_common_directory(tmp_path):
