@@ -227,7 +227,7 @@ def _model_garden(documents: list[Paragraphs], vocabulary: str) -> Cost:
 
     from data_prep.text.corpus import split_sentences
 
-    texts = ["\n".join(split_sentences(document)[0]) for document in documents]
+    texts = ["\n".join(split_sentences(document, "en")[0]) for document in documents]
     with tempfile.TemporaryDirectory() as directory:
         sentences = os.path.join(directory, "sentences.txt")
         with open(sentences, "w", encoding="utf-8") as file:

@@ -21,6 +21,7 @@ from data_prep.blocks.sequences import (
 )
 from data_prep.text.corpus import DocumentReader, split_sentences
 from spanbert_tf.data.manifest import NUM_BLOCKS, Annotation, Sequences, token_id_dtype
+from spanbert_tf.text.sentences import DEFAULT_LANGUAGE
 from spanbert_tf.text.vocabulary import Casing, is_continuation
 
 if TYPE_CHECKING:
@@ -100,7 +101,7 @@ class RecordMaker:
             documents: index of the document of each paragraph.
             counts: is increased by what was found.
         """
-        texts, num_sentences = split_sentences(paragraphs)
+        texts, num_sentences = split_sentences(paragraphs, DEFAULT_LANGUAGE)
         pieces, spans = self._find_pieces(texts, paragraphs)
         lengths = np.diff(pieces.row_splits.numpy())
         is_used = lengths > 0

@@ -11,8 +11,6 @@ import re
 import zlib
 from collections.abc import Iterator, Sequence
 
-import sentencex
-
 from data_prep.text.formats import (
     TextPart,
     json_lines_parts,
@@ -24,16 +22,9 @@ from data_prep.text.storage import open_to_read
 from spanbert_tf.errors import BadInputError
 from spanbert_tf.files.kinds import HEAD_SIZE, refuse_known_binary
 from spanbert_tf.files.text_files import GZIP_MAGIC
+from spanbert_tf.text.sentences import sentence_splitter
 
 READ_SIZE = 2**20  # bytes
-# The splitter reads to the end of the text for each opening quotation mark that is not closed:
-# 100,000 of them took 2 s, and the time grows quadratically. So it gets windows of this many
-# characters. Sentences that end in the last part of a window are split again in the next window.
-_WINDOW = 30_000
-_LOOK_AHEAD = 1_000
-# The splitter cuts text at bytes, and fails at an initial ("J.") after white space of several
-# bytes. So such white space is replaced by plain spaces.
-_WIDE_SPACE = re.compile("[\u0085\u00a0\u1680\u2000-\u200a\u2028\u2029\u202f\u205f\u3000]")
 _BYTE_ORDER_MARK = "\ufeff"
 _WIKIPEDIA_START = re.compile(r"\s*<doc [^\n]*>")
 _JSON_LINES_START = re.compile(r'\s*\{(\s*"|\}[^\S\n]*\n\s*\{)')
@@ -143,46 +134,23 @@ def _character_boundary(data: bytes) -> int:
     return len(data)
 
 
-def split_sentences(paragraphs: Sequence[str]) -> tuple[list[str], list[int]]:
-    """Splits English paragraphs into sentences by the rules of `sentencex`.
+def split_sentences(paragraphs: Sequence[str], language: str) -> tuple[list[str], list[int]]:
+    """Splits paragraphs into sentences.
 
     Args:
         paragraphs: texts without line ends.
+        language: one of `spanbert_tf.text.sentences.LANGUAGES`.
 
     Returns:
         The sentences of all paragraphs, and the number of sentences of each paragraph. The
         concatenated sentences of a paragraph are the paragraph, character for character.
     """
+    find_starts = sentence_splitter(language).find_starts
     sentences: list[str] = []
     counts: list[int] = []
     for paragraph in paragraphs:
-        found = _split(paragraph)
-        sentences += found
-        counts.append(len(found))
+        starts = find_starts(paragraph)
+        borders = itertools.pairwise([*starts, len(paragraph)])
+        sentences += [paragraph[start:end] for start, end in borders]
+        counts.append(len(starts))
     return sentences, counts
-
-
-def _split(paragraph: str) -> list[str]:
-    shown = paragraph
-    if not paragraph.isascii():
-        shown = _WIDE_SPACE.sub(" ", paragraph)
-    sentences = []
-    start = 0
-    for length in _lengths(shown):
-        sentences.append(paragraph[start : start + length])
-        start += length
-    return sentences
-
-
-def _lengths(text: str) -> Iterator[int]:
-    """Yields the number of characters of each sentence. A sentence longer than a window is cut."""
-    start = 0
-    while len(text) - start > _WINDOW:
-        lengths = [len(found) for found in sentencex.segment("en", text[start : start + _WINDOW])]
-        ends = itertools.accumulate(lengths)
-        num_whole = sum(end <= _WINDOW - _LOOK_AHEAD for end in ends)
-        for length in lengths[: num_whole or 1]:
-            yield length
-            start += length
-    for found in sentencex.segment("en", text[start:]):
-        yield len(found)

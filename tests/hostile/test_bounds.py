@@ -19,7 +19,6 @@ import torch
 from benchmarks.process_memory import peak_above
 from data_prep.beam.writing import write_pretraining_records
 from data_prep.repair import repair_records
-from data_prep.text.corpus import split_sentences
 from spanbert_tf.config.settings import parse_override, read_settings
 from spanbert_tf.conversion.checkpoint import SIZE_NAMES, Checkpoint, checked_checkpoint
 from spanbert_tf.conversion.convert import with_positions
@@ -355,16 +354,6 @@ def test_the_state_of_a_head_is_one_value(tmp_path):
             task.load_own_variables(store)
 
 
-@pytest.mark.parametrize("mark", ["\N{LEFT DOUBLE QUOTATION MARK}", "`"])
-def test_a_paragraph_of_quotation_marks_is_seen_in_parts(mark):
-    """Each looks for its fellow to the end, which takes the square of their number."""
-    text = mark * 200_000
-    sentences, counts = split_sentences([text])
-    assert "".join(sentences) == text
-    assert counts == [len(sentences)]
-    assert max(map(len, sentences)) <= 30_000
-
-
 @pytest.mark.parametrize(
     "text", ["a", "[", "<a>", "\u0301"], ids=["word", "brackets", "tags", "marks"]
 )
@@ -383,10 +372,3 @@ def test_a_megabyte_without_a_space_is_prepared_and_read(text, tmp_path):
     packed = []
     assert peak_above(lambda: packed.append(preprocessor([text]))) < 0.5
     assert packed[0]["token_ids"].shape == (1, 32)
-
-
-def test_a_long_paragraph_has_the_sentences_of_its_parts():
-    parts = [f"She saw {'many ' * (number % 40)}things, number {number}. " for number in range(900)]
-    text = "".join(parts)
-    assert len(text) > 3 * 30_000
-    assert split_sentences([text]) == (parts, [900])

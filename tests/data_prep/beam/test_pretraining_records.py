@@ -50,7 +50,7 @@ def tokenize(vocabulary, documents, lowercase=False):
     tokenizer = WordPieceTokenizer(load_vocabulary(vocabulary), Casing.of(lowercase))
     return [
         [
-            tokenizer.tokenize(tf.constant(split_sentences([" ".join(paragraph)])[0])).to_list()
+            tokenizer.tokenize(split_sentences([" ".join(paragraph)], "en")[0]).to_list()
             for paragraph in document
         ]
         for document in documents

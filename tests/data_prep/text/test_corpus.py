@@ -297,14 +297,14 @@ def test_patterns_without_files_are_refused(tmp_path):
     ],
 )
 def test_sentences_are_the_paragraph_to_the_character(paragraph):
-    sentences, counts = split_sentences([paragraph, "One. Two."])
+    sentences, counts = split_sentences([paragraph, "One. Two."], "en")
     assert "".join(sentences[: counts[0]]) == paragraph
     assert counts == [len(sentences) - 2, 2]
     assert not any("Smith. came" in sentence for sentence in sentences)
 
 
 def test_abbreviations_end_no_sentence():
-    sentences, _ = split_sentences(["Mr. Smith met Dr. Jones. They talked."])
+    sentences, _ = split_sentences(["Mr. Smith met Dr. Jones. They talked."], "en")
     assert sentences == ["Mr. Smith met Dr. Jones. ", "They talked."]
 
 

@@ -1,0 +1,164 @@
+"""Where sentences begin, against NLTK's Punkt with the parameters that this package ships."""
+
+import gzip
+import itertools
+import shutil
+
+import hypothesis
+import nltk
+import pytest
+from hypothesis import strategies as st
+from nltk.tokenize.punkt import PunktParameters, PunktSentenceTokenizer, PunktTokenizer
+
+from spanbert_tf.errors import ConfigurationError
+from spanbert_tf.text import sentences
+from spanbert_tf.text.sentences import (
+    LANGUAGES,
+    PunktSplitter,
+    find_sentence_starts,
+    sentence_splitter,
+)
+
+WORDS = ["Mr", "mr", "U.S", "x-mr", "Ph.D", "J", "b", "Smith", "The", "the", "He", "said", "etc"]
+WORDS += ["1", "2.5", "-3", "No", "é", "É", "ß", "中", "edelman", "I", "_"]
+MARKS = [".", "?", "!", "..", "...", ". . .", ",", ";", ":", "-", "--", "…", "/"]
+QUOTES = [*"()[]{}\"'`#&*@", *"\u2018\u2019\u201c\u201d«»"]
+SPACES = [" ", "  ", "\t", "\r", "\v", "\u00a0", "\u2003"]
+LONG_PARTS = ["a", "a ", "“", '"', "`", "'.", ".'", ".", ". ", "\u00a0. ", "!)", "! ", ".\u00a0"]
+LONG_PARTS += ["Mr. ", "a.) “", "J. ", "5.", "(", "-", "- ", "…", "one, ", "“a!” "]
+FRAGMENTS = st.sampled_from([*WORDS, *MARKS, *QUOTES, *SPACES, *[" ", ". "] * 10])
+
+
+@pytest.fixture(scope="module")
+def splitter():
+    return sentence_splitter("en")
+
+
+@pytest.fixture(scope="module")
+def punkt(splitter):
+    """NLTK's tokenizer with our parameters."""
+    parameters = PunktParameters()
+    parameters.abbrev_types = set(splitter.abbreviations)
+    parameters.collocations = set(splitter.collocations)
+    parameters.sent_starters = set(splitter.sentence_starters)
+    parameters.ortho_context.update(splitter.orthographic_contexts)
+    return PunktSentenceTokenizer(parameters)
+
+
+def starts_of_punkt(punkt, paragraph):
+    starts = [start for start, _ in punkt.span_tokenize(paragraph)]
+    if paragraph and not starts:  # nothing but white space
+        return [0]
+    return starts
+
+
+@hypothesis.settings(max_examples=500)
+@hypothesis.given(st.lists(FRAGMENTS, max_size=15).map("".join))
+@hypothesis.example("A . . . b.\u00a0.\u00a0. C")
+@hypothesis.example("'“Stop!!” he said.) --J. Bach. No. 5. 1. The end.")
+def test_sentences_are_those_of_punkt(splitter, punkt, paragraph):
+    assert splitter.find_starts(paragraph) == starts_of_punkt(punkt, paragraph)
+
+
+@pytest.mark.parametrize(
+    "name", ["novels/1342_pride_and_prejudice.txt.gz", "wikipedia/AA/wiki_07.gz"]
+)
+def test_sentences_of_real_text_are_those_of_punkt(splitter, punkt, shared_data, name):
+    text = gzip.decompress((shared_data / "text" / name).read_bytes()).decode()
+    separator = "\n\n" if "novels" in name else "\n"
+    for paragraph in text.split(separator)[:2000]:
+        paragraph = paragraph.replace("\n", " ")
+        assert splitter.find_starts(paragraph) == starts_of_punkt(punkt, paragraph)
+
+
+def test_parameters_are_those_that_nltk_publishes(splitter, shared_data, tmp_path, monkeypatch):
+    source = shared_data / "other_languages" / "nltk_data"
+    folder = tmp_path / "nltk_data"
+    shutil.copytree(source, folder)
+    for path in [folder, *folder.rglob("*")]:  # NLTK refuses a folder that others can write
+        path.chmod(0o755)
+    monkeypatch.setattr(nltk.data, "path", [str(folder)])
+    published = PunktTokenizer("english")._params
+    assert published.abbrev_types == splitter.abbreviations
+    assert published.collocations == splitter.collocations
+    assert published.sent_starters == splitter.sentence_starters
+    assert published.ortho_context == splitter.orthographic_contexts
+
+
+def test_sentences_of_a_passage():
+    text = (
+        'Mr. J. Doe of the U.S. Army said "Go!" He went at 3 p.m. on Jan. 5, or so... '
+        "“Why?” (Nobody knows.) It cost $2.5. The end.\n\nÉva sat. "
+    )
+    starts = find_sentence_starts(text, "en")
+    assert [text[a:b] for a, b in zip(starts, [*starts[1:], None], strict=True)] == [
+        'Mr. J. Doe of the U.S. Army said "Go!" ',
+        "He went at 3 p.m. on Jan. 5, or so... ",
+        "“Why?” ",
+        "(Nobody knows.) ",
+        "It cost $2.5. ",
+        "The end.\n\n",
+        "Éva sat. ",
+    ]
+
+
+@pytest.mark.parametrize("text", ["", "\n\n", " ", " \n ", "a", ".", "A. \n"])
+def test_each_line_that_is_not_empty_begins_a_sentence(text):
+    starts = find_sentence_starts(text, "en")
+    lines = text.split("\n")
+    first = [sum(len(line) + 1 for line in lines[:number]) for number in range(len(lines))]
+    assert starts == [place for place, line in zip(first, lines, strict=True) if line]
+
+
+@pytest.mark.parametrize("part", LONG_PARTS)
+def test_a_long_text_of_anything_takes_linear_time(part):
+    """Counted are the characters of all contexts that are looked at and not remembered."""
+    seen = []
+
+    class CountingSplitter(PunktSplitter):
+        def _find_end_in(self, context):
+            seen.append(len(context))
+            return super()._find_end_in(context)
+
+        def _find_certain_end(self, word):
+            seen.append(len(word))
+            return super()._find_certain_end(word)
+
+    english = sentence_splitter("en")
+    splitter = CountingSplitter(
+        english.abbreviations,
+        english.collocations,
+        english.sentence_starters,
+        english.orthographic_contexts,
+    )
+    text = part * (2**17 // len(part))
+    starts = splitter.find_starts(text)
+    assert starts[0] == 0 and starts == sorted(set(starts))
+    assert sum(seen) <= 3 * len(text)
+    # Another thing at the end changes nothing before it.
+    half = part * (2**15 // len(part))
+    short = splitter.find_starts(half)
+    assert starts[: len(short) - 2] == short[:-2] or len(short) < 3
+
+
+def test_a_long_paragraph_has_the_sentences_of_its_parts():
+    parts = [f"She saw {'many ' * (number % 40)}things, number {number}. " for number in range(900)]
+    starts = sentence_splitter("en").find_starts("".join(parts))
+    ends = itertools.accumulate(map(len, parts))
+    assert starts == [0, *ends][:-1]
+
+
+def test_words_that_are_remembered_are_short_and_not_too_many():
+    splitter = sentence_splitter("en")
+    remembered = splitter._has_end.cache_info()
+    splitter.find_starts(f"{'(a' * 1000}. B. " * 3)
+    assert splitter._has_end.cache_info().currsize <= remembered.currsize + 1
+    assert remembered.maxsize == splitter._is_certain_end.cache_info().maxsize == 2**16
+
+
+def test_another_language_is_refused_and_those_that_are_there_are_named():
+    with pytest.raises(ConfigurationError, match=r"--language tlh: .*; give en$") as raised:
+        sentence_splitter("tlh")
+    assert "\n" not in str(raised.value)
+    assert sentences.DEFAULT_LANGUAGE in LANGUAGES
+    assert all(sentence_splitter(language).abbreviations for language in LANGUAGES)
