@@ -152,7 +152,10 @@ def read_adapter(preset: str | os.PathLike | PresetFiles) -> Adapter:
             encoder is not on this machine.
     """
     files = PresetFiles.of(preset)
-    config, directory = files.adapter, files.name
+    config = files.adapter
+    directory = files.name
+    if config is None:
+        raise BadInputError(f"{directory}: is no adapter; it lacks {ADAPTER_CONFIG}")
     if not {*config.target_modules} <= {*_PROJECTIONS}:
         raise BadInputError(
             f"{directory}: {ADAPTER_CONFIG}: target_modules has others than "
@@ -275,10 +278,9 @@ def write_adapter(
         ignored = shutil.ignore_patterns("model.weights.*", "model_*.weights.h5")
         shutil.copytree(preset, unfinished, ignore=ignored, dirs_exist_ok=True)
         # A reader fetches nothing that an adapter names: of a hub's encoder, the copy that is here.
-        folder = os.path.dirname(PresetFiles.of(encoder).find(PRESET_CONFIG))
         settings, arrays = _as_peft(model)
         files = {
-            ADAPTER_CONFIG: {"base_model_name_or_path": os.path.abspath(folder), **settings},
+            ADAPTER_CONFIG: {"base_model_name_or_path": _local_directory(encoder), **settings},
             _INDEX: {"weight_map": {"adapter": [ADAPTER_CONFIG, ADAPTER_WEIGHTS]}},
         }
         with open(os.path.join(unfinished, ADAPTER_WEIGHTS), "wb") as file:
@@ -294,6 +296,15 @@ def write_adapter(
                 json.dump(content, file, indent=1)
 
 
+def _local_directory(preset: str | PresetFiles) -> str:
+    """The absolute path of the directory in which a preset, or the copy of a hub's, lies."""
+    files = PresetFiles.of(preset)
+    config = files.find(PRESET_CONFIG)
+    if config is None:
+        raise BadInputError(f"{files}: is no preset; it lacks {PRESET_CONFIG}")
+    return os.path.abspath(os.path.dirname(config))
+
+
 def _as_peft(model: keras_hub.models.Task) -> tuple[dict, dict[str, np.ndarray]]:
     """The configuration that `peft` has for a model with adapters, and the arrays by its names.
 
@@ -303,11 +314,16 @@ def _as_peft(model: keras_hub.models.Task) -> tuple[dict, dict[str, np.ndarray]]
     if getattr(model, "pooling", "pooler") != "pooler":  # `transformers` has no such classifier
         head = None
     prefix = _PREFIX + (_BERT if head else "")
-    adapted = [part for part in _projections(model.backbone) if part.adapter is not None]
     arrays = {}
-    for projection in adapted:
-        arrays[f"{prefix}{projection.name}.lora_A.weight"] = _numpy(projection.adapter.kernel_a).T
-        arrays[f"{prefix}{projection.name}.lora_B.weight"] = _numpy(projection.adapter.kernel_b).T
+    adapters = []
+    targets = set()
+    for projection in _projections(model.backbone):
+        adapter = projection.adapter
+        if adapter is not None:
+            arrays[f"{prefix}{projection.name}.lora_A.weight"] = _numpy(adapter.kernel_a).T
+            arrays[f"{prefix}{projection.name}.lora_B.weight"] = _numpy(adapter.kernel_b).T
+            adapters.append(adapter)
+            targets.add(projection.target)
     modules = []
     trained = {}
     if model.backbone.pooled_dense.trainable:
@@ -322,9 +338,9 @@ def _as_peft(model: keras_hub.models.Task) -> tuple[dict, dict[str, np.ndarray]]
     settings = {
         "peft_type": "LORA",
         "task_type": head.peft_task if head else None,
-        "r": adapted[0].adapter.rank,
-        "lora_alpha": adapted[0].adapter.alpha,
-        "target_modules": sorted({projection.target for projection in adapted}),
+        "r": adapters[0].rank,
+        "lora_alpha": adapters[0].alpha,
+        "target_modules": sorted(targets),
         "modules_to_save": modules or None,
         "inference_mode": True,
     }

@@ -27,6 +27,7 @@ from spanbert_tf.files.preset import (
     TOKENIZER_CONFIG,
     PresetFiles,
 )
+from spanbert_tf.models.mixins import MixinBase
 from spanbert_tf.models.onnx_operations import register_onnx_operations
 
 # Bytes beside the values of the weights: for each variable in HDF5 (2,500 to 5,000 were measured),
@@ -118,7 +119,7 @@ def _class_fault(key: str, value: dict) -> str | None:
     if found is None:
         is_allowed = wanted is None and _is_of_keras(module, name, value.get("config"))
     else:
-        package = _registered_name(value).partition(">")[0]
+        package = str(_registered_name(value)).partition(">")[0]
         is_allowed = package not in _KERAS_HUB or found.__name__ in _STOCK_CLASSES
     if not is_allowed:
         return (
@@ -154,11 +155,11 @@ def _is_of_keras(module: object, name: str, config: object) -> bool:
         return (
             module == "builtins" and isinstance(config, str) and hasattr(keras.activations, config)
         )
-    place = _MODULES_OF_NUMBERS.get(module)
+    place = _MODULES_OF_NUMBERS.get(module or "")
     return name in _PLAIN or isinstance(getattr(place, name, None), type)
 
 
-class LoadsPresets:
+class LoadsPresets(MixinBase):
     """Base of backbone, tokenizer and preprocessors; name it before KerasHub's class."""
 
     @classmethod
@@ -208,7 +209,7 @@ def without_mixed_precision(model: keras.Model) -> Iterator[None]:
             layer.dtype_policy = policy
 
 
-class SavesWithoutMixedPrecision:
+class SavesWithoutMixedPrecision(MixinBase):
     """Base of backbone and tasks; name it before KerasHub's class.
 
     Attributes:
@@ -340,5 +341,5 @@ def weights_digest(backbone: keras_hub.models.Backbone) -> str:
         if "lora" in weight.name:
             continue
         values = keras.ops.convert_to_numpy(weight)
-        digest.update(np.ascontiguousarray(values, "float32"))
+        digest.update(np.ascontiguousarray(values, "float32").data)
     return digest.hexdigest()

@@ -14,6 +14,7 @@ import tensorflow as tf
 from keras import ops
 
 from spanbert_tf.layers import bert_initializer
+from spanbert_tf.models.mixins import MixinBase
 from spanbert_tf.models.objective import weights_of
 from spanbert_tf.models.span_bert_backbone import SpanBertBackbone
 from spanbert_tf.models.span_bert_task import SpanBertTask
@@ -21,14 +22,14 @@ from spanbert_tf.models.span_bert_task import SpanBertTask
 _UNKNOWN = "y has a label that is none of those of the model"
 
 
-class NamedClasses:
+class NamedClasses(MixinBase):
     """Takes names of classes as labels, where numbers are taken; name it before `SpanBertTask`.
 
     A model has `labels`, the names of its classes, and may have `is_regression`.
     """
 
     labels: list[str]
-    is_regression = False
+    is_regression = False  # whether the output is a number, not the logits of classes
 
     def fit(self, *args: Any, **kwargs) -> keras.callbacks.History:
         """Trains the model, see `TextBatches.fit`; `y` may have the classes' names.

@@ -10,6 +10,8 @@ from typing import Any, NamedTuple
 import keras
 from keras import ops
 
+from spanbert_tf.models.mixins import MixinBase
+
 
 class ObjectiveSums(NamedTuple):
     """The sums of one objective over the targets of a batch, float32 scalars.
@@ -111,7 +113,7 @@ def mean_loss(
     return loss
 
 
-class Objectives:
+class Objectives(MixinBase):
     """A model that is trained by objectives of its own; mix it into a Keras model.
 
     A subclass implements `objective_sums`. With one objective it sets `_objective`, its name, and
@@ -142,7 +144,7 @@ class Objectives:
         self,
         x: dict,
         outputs: Any,
-        y: Any = None,
+        y: Any,
         sample_weight: keras.KerasTensor | None = None,
     ) -> dict[str, ObjectiveSums]:
         """Computes the sums of each objective over a batch; by default those of a classification.
@@ -197,7 +199,8 @@ class Objectives:
 
     def _update_metrics(self, batch: tuple, found: BatchLoss) -> None:
         """Updates the metrics with a batch; its outputs are for metrics given to `compile`."""
-        self._objective_metrics.update(found.sums, found.further_loss)
+        if self._objective_metrics is not None:
+            self._objective_metrics.update(found.sums, found.further_loss)
         if self._compile_metrics is not None:
             _, y, sample_weight = batch
             y, sample_weight = self._metric_targets(y, sample_weight)

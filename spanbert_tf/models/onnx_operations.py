@@ -5,6 +5,7 @@ no runtime loads it (and tf2onnx says nothing); ONNX has `Erf`.
 """
 
 import functools
+from typing import Any
 
 import numpy as np
 
@@ -21,7 +22,7 @@ def register_onnx_operations() -> None:
     @tf_op("Erfc")
     class _Erfc:
         @classmethod
-        def version_9(cls, ctx: object, node: object, **kwargs: object) -> None:
+        def version_9(cls, ctx: Any, node: Any, **kwargs: Any) -> None:
             dtype = utils.map_onnx_to_numpy_type(ctx.get_dtype(node.input[0]))
             erf = ctx.make_node("Erf", list(node.input))
             one = ctx.make_const(utils.make_name("one"), np.array(1, dtype))

@@ -81,6 +81,7 @@ class LengthOfPreset(LoadsPresets):
     """
 
     _of_segment_aware: tuple[str, ...] = ()  # arguments that are true for SegaBERT's positions
+    _tokenizer: SpanBertTokenizer
 
     @property
     def tokenizer(self) -> SpanBertTokenizer:
@@ -88,8 +89,8 @@ class LengthOfPreset(LoadsPresets):
         return self._tokenizer
 
     @tokenizer.setter
-    def tokenizer(self, tokenizer: SpanBertTokenizer | None) -> None:
-        if tokenizer is not None and tokenizer.compute_dtype != "int32":
+    def tokenizer(self, tokenizer: SpanBertTokenizer) -> None:
+        if tokenizer.compute_dtype != "int32":
             raise ValueError(
                 f"A preprocessor needs a tokenizer of ids, dtype int32, not of "
                 f"{tokenizer.compute_dtype}"

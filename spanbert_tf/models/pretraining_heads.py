@@ -12,6 +12,7 @@ import numpy as np
 
 from spanbert_tf.files.preset import HEADS_FILE, PresetFiles
 from spanbert_tf.layers import weights_are_loaded
+from spanbert_tf.models.mixins import MixinBase
 from spanbert_tf.models.span_bert_task import SpanBertTask
 
 if TYPE_CHECKING:  # they need TensorFlow, which a pretrainer on JAX does without
@@ -22,7 +23,7 @@ HEAD_ARGUMENTS = ("span_boundary", "next_sentence", "max_span_targets", "span_po
 LOADED, FRESH = "taken over", "starts fresh"  # what became of a head of a preset
 
 
-class PretrainerPresets:
+class PretrainerPresets(MixinBase):
     """Base of the pretrainer; name it before the others."""
 
     def to_masked_lm(
@@ -96,7 +97,8 @@ class PretrainerPresets:
 def write_heads(arrays: dict[str, np.ndarray], directory: str) -> None:
     """Writes what `head_arrays` returned into the directory of a preset."""
     if arrays:
-        np.savez(os.path.join(directory, HEADS_FILE), **arrays)
+        path = os.path.join(directory, HEADS_FILE)
+        np.savez(path, **arrays)  # type: ignore[arg-type]  # no array is named `allow_pickle`
 
 
 def head_arrays(pretrainer: SpanBertTask) -> dict[str, np.ndarray]:

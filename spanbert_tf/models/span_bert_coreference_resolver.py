@@ -4,7 +4,7 @@ B documents, G segments, L positions of a segment, T positions of a document, K 
 of each, N gold mentions.
 """
 
-import math
+from typing import Any
 
 import keras
 import keras_hub
@@ -152,68 +152,23 @@ class SpanBertCoreferenceResolver(SpanBertTask, keras_hub.models.Task):
             setattr(self, name, value)
         self.singletons = singletons
 
-    def fit(
-        self,
-        x: object = None,
-        y: object = None,
-        *,
-        sample_weight: object = None,
-        validation_data: object = None,
-        validation_split: float = 0.0,
-        **kwargs,
-    ) -> keras.callbacks.History:
-        """Trains the model, as `keras.Model.fit`.
-
-        Args:
-            x: texts, or a dict of `text` and `speakers`, see the preprocessor; or a data set.
-            y: for each text its clusters, lists of mentions `(start, end)`, characters, the ends
-                exclusive.
-            sample_weight: float, one for each text.
-            validation_data: a tuple of such, or a data set.
-            validation_split: float. Share of the texts, the last ones, that are scored, not
-                trained, where there is no `validation_data`.
-            **kwargs: as for `keras.Model.fit`.
-        """
-        if validation_split and validation_data is None:  # Keras' own splits arrays alone
-            if y is None:
-                raise ValueError("validation_split takes texts and clusters, not a data set")
-            data, size = (x, y, sample_weight), math.floor(len(y) * (1 - validation_split))
-            if not 0 < size < len(y):
-                raise ValueError(f"validation_split={validation_split} leaves {size} of {len(y)}")
-            x, y, sample_weight = (_slice(values, slice(size)) for values in data)
-            validation_data = tuple(_slice(values, slice(size, None)) for values in data)
-        if isinstance(validation_data, list | tuple):
-            texts, clusters, *weights = validation_data
-            validation_data = (texts, self._clusters(clusters), *weights)
-        return super().fit(
-            x=x,
-            y=self._clusters(y),
-            sample_weight=sample_weight,
-            validation_data=validation_data,
-            **kwargs,
-        )
-
-    def evaluate(self, x: object = None, y: object = None, **kwargs) -> float | list | dict:
-        """The loss of documents, as `keras.Model.evaluate`.
-
-        Args:
-            x: as for `fit`.
-            y: as for `fit`.
-            **kwargs: as for `keras.Model.evaluate`.
-        """
-        return super().evaluate(x=x, y=self._clusters(y), **kwargs)
-
-    def _clusters(self, y: object) -> object:
-        """Lists of clusters as the preprocessor takes them."""
+    def _prepared_labels(self, y: Any) -> Any:
+        """Converts lists of clusters to the ragged tensor that the preprocessor takes."""
         if isinstance(y, list | tuple) and self.preprocessor is not None:
             return self.preprocessor.clusters_tensor(y)
         return y
 
-    def compile(self, optimizer: str | keras.Optimizer = "auto", **kwargs) -> None:
+    def compile(
+        self,
+        optimizer: str | keras.Optimizer = "auto",
+        loss: str | keras.losses.Loss | None = "auto",
+        **kwargs,
+    ) -> None:
         """Configures the model for training; the loss is the model's own.
 
         Args:
             optimizer: `"auto"` (Adam, 1e-5), a name, or a `keras.Optimizer`.
+            loss: `"auto"` or `None`; the model takes no other.
             **kwargs: as for `keras.Model.compile`; `jit_compile` is off by default, but on JAX.
         """
         if optimizer == "auto":
@@ -222,7 +177,7 @@ class SpanBertCoreferenceResolver(SpanBertTask, keras_hub.models.Task):
         # with each operation.
         if keras.backend.backend() != "jax":
             kwargs = {"jit_compile": False, **kwargs}
-        super().compile(optimizer=optimizer, **kwargs)
+        super().compile(optimizer=optimizer, loss=loss, **kwargs)
 
     def objective_sums(
         self,
@@ -262,13 +217,6 @@ class SpanBertCoreferenceResolver(SpanBertTask, keras_hub.models.Task):
     def get_config(self) -> dict:
         names = ("max_segments", *ResolverConfig.model_fields, "singletons")
         return super().get_config() | {name: getattr(self, name) for name in names}
-
-
-def _slice(values: object, some: slice) -> object:
-    """Some of the texts, in a dict of each field; `None` stays."""
-    if isinstance(values, dict):
-        return {name: column[some] for name, column in values.items()}
-    return None if values is None else values[some]
 
 
 def right_antecedents(outputs: dict, y: dict) -> keras.KerasTensor:

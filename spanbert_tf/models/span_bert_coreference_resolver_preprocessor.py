@@ -85,11 +85,12 @@ class SpanBertCoreferenceResolverPreprocessor(RowPreprocessor, keras_hub.models.
         documents = self._reader(texts, speakers)
         found = documents.features.items()
         features = {name: values for name, values in found if name not in _NOT_READ}
-        has_clusters = isinstance(y, tf.RaggedTensor)
-        if has_clusters:
-            y = _mention_positions(documents, y[tf.newaxis] if is_unbatched else y)
+        if isinstance(y, tf.RaggedTensor):
+            clusters = y[tf.newaxis] if is_unbatched else y
+            mentions = _mention_positions(documents, clusters)
+            y = of_one_text(mentions) if is_unbatched else mentions
         if is_unbatched:
-            features, y = of_one_text(features), of_one_text(y) if has_clusters else y
+            features = of_one_text(features)
         return features, y
 
     def get_config(self) -> dict:

@@ -26,7 +26,9 @@ _TARGETS = {
 
 
 @keras.saving.register_keras_serializable(package="spanbert_tf")
-class SpanBertPretrainer(PretrainerPresets, SpanBertTask, keras_hub.models.Task):
+class SpanBertPretrainer(  # type: ignore[misc]  # `save_to_preset` also needs the tokenizer
+    PretrainerPresets, SpanBertTask, keras_hub.models.Task
+):
     """An encoder with the heads of SpanBERT's objectives (SpanBERT, sections 3.1 to 3.3).
 
     `fit` takes the batches of `spanbert_tf.data.pretraining_dataset` as they are: one dict of
@@ -74,7 +76,8 @@ class SpanBertPretrainer(PretrainerPresets, SpanBertTask, keras_hub.models.Task)
         self.backbone = backbone
         self.preprocessor = preprocessor
         self.masked_lm_head = masked_lm_head(backbone)
-        self.span_boundary_head = self.next_sentence_head = None
+        self.span_boundary_head = None
+        self.next_sentence_head = None
         if span_boundary:
             self.span_boundary_head = SpanBoundaryHead(
                 backbone.token_embedding,
@@ -101,11 +104,11 @@ class SpanBertPretrainer(PretrainerPresets, SpanBertTask, keras_hub.models.Task)
         encoded = backbone(backbone.input)
         sequence_output = encoded["sequence_output"]  # [B, S, H]
         outputs = {"masked_lm": self.masked_lm_head(sequence_output, slots["mask_positions"])}
-        if span_boundary:
+        if self.span_boundary_head is not None:
             outputs["span_boundary"] = self.span_boundary_head(
                 sequence_output, *(slots[name] for name in _SLOT_INPUTS["span_boundary"])
             )
-        if next_sentence:
+        if self.next_sentence_head is not None:
             outputs["next_sentence"] = self.next_sentence_head(encoded["pooled_output"])  # [B, 2]
         super().__init__(inputs={**backbone.input, **slots}, outputs=outputs, **kwargs)
 
@@ -123,8 +126,8 @@ class SpanBertPretrainer(PretrainerPresets, SpanBertTask, keras_hub.models.Task)
 
     def objective_sums(
         self,
-        batch: dict,
-        logits: dict,
+        x: dict,
+        outputs: dict,
         y: None = None,
         sample_weight: keras.KerasTensor | None = None,
     ) -> dict[str, ObjectiveSums]:
@@ -133,8 +136,8 @@ class SpanBertPretrainer(PretrainerPresets, SpanBertTask, keras_hub.models.Task)
         `y` must be `None`: labels are among the features.
         """
         sums = {}
-        for objective, values in logits.items():
-            labels, weights = self._targets(batch, objective, sample_weight)
+        for objective, values in outputs.items():
+            labels, weights = self._targets(x, objective, sample_weight)
             losses, is_correct = operations.vocabulary_crossentropy(
                 labels, ops.cast(values, "float32")
             )
@@ -142,10 +145,10 @@ class SpanBertPretrainer(PretrainerPresets, SpanBertTask, keras_hub.models.Task)
         return sums
 
     def target_counts(
-        self, batch: dict, y: None = None, sample_weight: keras.KerasTensor | None = None
+        self, x: dict, y: None = None, sample_weight: keras.KerasTensor | None = None
     ) -> dict[str, keras.KerasTensor]:
         """How many targets each objective has in a batch, float32 []."""
-        weights = {name: self._targets(batch, name, sample_weight)[1] for name in self.objectives}
+        weights = {name: self._targets(x, name, sample_weight)[1] for name in self.objectives}
         return {name: ops.sum(are_targets(values)) for name, values in weights.items()}
 
     def _targets(

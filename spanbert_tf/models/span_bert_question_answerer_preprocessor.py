@@ -111,7 +111,7 @@ class SpanBertQuestionAnswererPreprocessor(RowPreprocessor, keras_hub.models.Pre
                 self._word_piece.tokenize_with_offsets(text) for text in texts
             )
             if self.segment_aware:
-                positions = pair_positions(*texts, question_starts, starts)
+                positions = pair_positions(texts[0], texts[1], question_starts, starts)
         else:
             questions, passages = map(self.tokenizer, texts)
         planned = self.packer.plan(questions, passages, positions)

@@ -1,6 +1,7 @@
 """What all task classes share: objectives, how they are compiled, the step, the head, presets."""
 
 import warnings
+from collections.abc import Callable
 from typing import Any, ClassVar, NamedTuple
 
 import keras
@@ -16,7 +17,7 @@ except ModuleNotFoundError as error:
     if error.name != "tensorflow":
         raise
 
-    class TextBatches:
+    class TextBatches:  # type: ignore[no-redef]
         """Without TensorFlow nothing here reads text."""
 
 
@@ -108,7 +109,7 @@ class SpanBertTask(TextBatches, Objectives, TrainStep, TaskPresets):
     # Keras' own steps call the next two: with a loss given to `compile`, and on other backends.
     def compute_loss(
         self,
-        x: dict | None = None,
+        x: Any = None,
         y: Any = None,
         y_pred: Any = None,
         sample_weight: keras.KerasTensor | None = None,
@@ -133,18 +134,18 @@ class SpanBertTask(TextBatches, Objectives, TrainStep, TaskPresets):
         y, sample_weight = self._metric_targets(y, sample_weight)
         return super().compute_metrics(x, y, y_pred, sample_weight)
 
-    def predict(self, x: object = None, *args: object, **kwargs) -> object:
+    def predict(self, x: Any = None, batch_size: int | None = None, **kwargs) -> Any:
         """The outputs for inputs, as `keras.Model.predict`; warns once of a new head.
 
         Args:
             x: texts, or what else the preprocessor takes; or a data set.
-            *args: as for `keras.Model.predict`.
-            **kwargs: as well.
+            batch_size: number of rows of a batch, where `x` is no data set; 32 by default.
+            **kwargs: as for `keras.Model.predict`.
         """
         self._warn_of_new_head()
-        return super().predict(x, *args, **kwargs)
+        return super().predict(x, batch_size, **kwargs)
 
-    def predict_on_batch(self, x: object, **kwargs) -> object:
+    def predict_on_batch(self, x: Any, **kwargs) -> Any:
         """The outputs for a batch, as `keras.Model.predict_on_batch`; warns as `predict`."""
         self._warn_of_new_head()
         return super().predict_on_batch(x, **kwargs)
@@ -163,7 +164,7 @@ class SpanBertTask(TextBatches, Objectives, TrainStep, TaskPresets):
             stacklevel=3,
         )
 
-    def make_train_function(self, force: bool = False) -> object:
+    def make_train_function(self, force: bool = False) -> Callable[..., Any]:
         """As in Keras; from now on the head counts as trained."""
         self.is_head_trained = True
         return super().make_train_function(force)

@@ -63,6 +63,7 @@ class SpanBertTextClassifier(NamedClasses, SpanBertTask, keras_hub.models.TextCl
 
     accepts_loss = True
     checkpoint_part = "text_classifier"
+    _objective = "classification"
     dense_head = DenseHead("output_dense", "classifier", "SEQ_CLS")
     _learning_rate = 5e-5
     backbone_cls = SpanBertBackbone
@@ -84,8 +85,12 @@ class SpanBertTextClassifier(NamedClasses, SpanBertTask, keras_hub.models.TextCl
         labels = _checked_labels(num_classes, labels)
         num_classes = len(labels)
         check_positions(backbone, preprocessor)
-        # Of a regression, 8 bits are too few digits.
-        dtype = "float32" if num_classes == 1 else backbone.dtype_policy
+        self.is_regression = num_classes == 1
+        dtype = backbone.dtype_policy
+        if self.is_regression:
+            self._objective = "regression"
+            self.has_accuracy = False
+            dtype = "float32"  # bfloat16 has too few digits for a number
         # === Layers ===
         self.backbone = backbone
         self.preprocessor = preprocessor
@@ -150,11 +155,6 @@ class SpanBertTextClassifier(NamedClasses, SpanBertTask, keras_hub.models.TextCl
             config = {**config, "labels": None}
         return super().from_config(config)
 
-    @property
-    def is_regression(self) -> bool:
-        """Whether the output is a number, not the logits of classes."""
-        return self.output_dense.units == 1
-
     def compile(self, *args: Any, **kwargs) -> None:
         """Configures the model for training.
 
@@ -175,15 +175,6 @@ class SpanBertTextClassifier(NamedClasses, SpanBertTask, keras_hub.models.TextCl
         """Predictors and exports take pairs where the model was trained on pairs."""
         if isinstance(self.preprocessor, SpanBertTextClassifierPreprocessor):
             self.preprocessor.is_pair = isinstance(x, tuple) and len(x) == 2
-
-    @property
-    def _objective(self) -> str:
-        return "regression" if self.is_regression else "classification"
-
-    @property
-    def has_accuracy(self) -> bool:
-        """Whether targets are right or wrong."""
-        return not self.is_regression
 
     def objective_sums(
         self,
@@ -222,11 +213,11 @@ class SpanBertTextClassifier(NamedClasses, SpanBertTask, keras_hub.models.TextCl
 
 def _checked_labels(num_classes: int | None, labels: Sequence[str] | None) -> list[str]:
     """The names of the classes; raises `ValueError` where neither of the two is given."""
-    if num_classes is None and labels is None:
+    if labels is not None:
+        return checked_labels(labels, num_classes)
+    if num_classes is None:
         raise ValueError("num_classes or labels must be given")
-    if labels is None:
-        return [f"LABEL_{number}" for number in range(num_classes)]
-    return checked_labels(labels, num_classes)
+    return [f"LABEL_{index}" for index in range(num_classes)]
 
 
 def _saved_arguments(preset: PresetFiles) -> dict[str, Any]:

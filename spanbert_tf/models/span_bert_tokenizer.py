@@ -136,16 +136,15 @@ class SpanBertTokenizer(LoadsPresets, keras_hub.tokenizers.WordPieceTokenizer):
 
     def set_vocabulary(self, vocabulary: str | os.PathLike | Iterable[str] | None) -> None:
         """Sets and checks the vocabulary: a file's path, its entries, or `None` for later."""
-        if isinstance(vocabulary, os.PathLike):
-            vocabulary = os.fspath(vocabulary)
-        if isinstance(vocabulary, str):
+        entries: str | list[str] | None = None
+        if isinstance(vocabulary, str | os.PathLike):
+            path = os.fspath(vocabulary)
             # In safe mode Keras reads no file that a configuration names: its class refuses.
-            if not in_safe_mode():
-                vocabulary = load_vocabulary(vocabulary)
+            entries = path if in_safe_mode() else load_vocabulary(path)
         elif vocabulary is not None:
-            vocabulary = list(vocabulary)
-            check_vocabulary(vocabulary, "vocabulary")
-        super().set_vocabulary(vocabulary)
+            entries = list(vocabulary)
+            check_vocabulary(entries, "vocabulary")
+        super().set_vocabulary(entries)
 
     def _set_vocabulary_tf(self) -> None:
         # KerasHub's own would build a detokenizer for each object.

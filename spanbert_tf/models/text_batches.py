@@ -13,6 +13,7 @@ import keras
 import tensorflow as tf
 
 from spanbert_tf.data.batches import even_width
+from spanbert_tf.models.mixins import MixinBase
 
 _BATCH_SIZE = 32  # Keras' default
 # Whether the rows that are being made may be short. A variable of the context, since several
@@ -20,7 +21,7 @@ _BATCH_SIZE = 32  # Keras' default
 _SHORTENS = contextvars.ContextVar("shortens", default=False)
 
 
-class TextBatches:
+class TextBatches(MixinBase):
     """Makes short rows of short texts, and shuffles arrays; name it before KerasHub's class.
 
     In `fit`, `evaluate` and `predict` a batch of texts is as wide as its longest row, rounded up to
@@ -101,7 +102,7 @@ class TextBatches:
         batch_size: int | None = None,
         sample_weight: Any = None,
         **kwargs,
-    ) -> float | list[float] | dict[str, float]:
+    ) -> Any:
         """The loss and the metrics, as `keras.Model.evaluate`.
 
         Args:

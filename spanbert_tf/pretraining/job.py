@@ -81,7 +81,7 @@ def run_pretraining(
     return run(job, output, num_devices, backend_changed=backend_changed)
 
 
-class PretrainingJob(Job):
+class PretrainingJob(Job[PretrainingConfig]):
     """Pre-trains on records; arguments as those of `run_pretraining`."""
 
     def __init__(
@@ -122,18 +122,20 @@ class PretrainingJob(Job):
 
     def begin(self, model: SpanBertPretrainer, output: str, *, is_new: bool) -> None:
         """New weights, those of the preset where there is one, and the tokens' frequencies."""
-        self._model, share = model, self.config.training.initial_encoder_share
+        self._model = model
+        share = self.config.training.initial_encoder_share
         check_initial_encoder(share, output, self._preset, has_begun=not is_new)
-        # A run that goes on needs the preset no more; where it is still there, it is compared.
-        reads_preset = self._preset and (is_new or os.path.isdir(self._preset))
-        loaded = {}
-        if is_new and self._preset:
-            loaded = begin_with_preset(self._model, self._preset, self._data, self._manifest)
-        elif reads_preset:
-            load_preset_into(self._model, self._preset)
-        if is_new or reads_preset:
-            digest = weights_digest(self._model.backbone) if reads_preset else None
-            self.inputs[_PRESET] = digest
+        preset = self._preset
+        loaded: dict[str, str] = {}
+        if is_new:
+            self.inputs[_PRESET] = None
+            if preset:
+                loaded = begin_with_preset(model, preset, self._data, self._manifest)
+                self.inputs[_PRESET] = weights_digest(model.backbone)
+        elif preset and os.path.isdir(preset):
+            # A run that resumes does not need the preset. It is compared if it still exists.
+            load_preset_into(model, preset)
+            self.inputs[_PRESET] = weights_digest(model.backbone)
         if is_new and self.config.objectives.output_bias == "unigrams":
             trained = [part for part, outcome in loaded.items() if outcome == LOADED]
             counts = self._manifest.unigram_counts(self._data)

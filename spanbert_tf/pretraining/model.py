@@ -167,10 +167,11 @@ def mix_with_initial(encoder: SpanBertBackbone, run: str, share: float) -> None:
     (Wortsman et al. 2022, section 3), with `1 - share` as its mixing coefficient.
     """
     path = os.path.join(run, INITIAL_ENCODER)
-    found = _read(path)
-    trained = encoder.get_weights()
-    initial = [found.get(f"arr_{number}") for number in range(len(trained))]
-    pairs = list(zip(initial, trained, strict=True))
-    if any(before is None or before.shape != now.shape for before, now in pairs):
-        raise _damaged(path, "its arrays are not those of the encoder")
-    encoder.set_weights([share * before + (1 - share) * now for before, now in pairs])
+    initial = _read(path)
+    mixed = []
+    for index, now in enumerate(encoder.get_weights()):
+        before = initial.get(f"arr_{index}")
+        if before is None or before.shape != now.shape:
+            raise _damaged(path, "its arrays are not those of the encoder")
+        mixed.append(share * before + (1 - share) * now)
+    encoder.set_weights(mixed)

@@ -80,7 +80,7 @@ def run_finetuning(
     return run(job, output, **options)
 
 
-class FinetuningJob(Job):
+class FinetuningJob(Job[FinetuningConfig]):
     """Fine-tunes an encoder for a task.
 
     Args:

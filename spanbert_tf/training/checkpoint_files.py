@@ -1,7 +1,8 @@
-"""The files of a checkpoint: written with their checksum, and checked when they are read.
+"""Writes the files of a checkpoint with their checksum, and checks them.
 
-A checkpoint is a directory of `state.safetensors` and `checkpoint.json`, which holds the step and
-the file's checksum. No directory has such a name before it is complete.
+A checkpoint is a directory with two files: `state.safetensors` holds the arrays, and
+`checkpoint.json` holds the step and the checksum of `state.safetensors`. `checkpoints` gives the
+directory its name when both files are complete.
 """
 
 import errno
@@ -14,14 +15,17 @@ from typing import NotRequired
 
 import numpy as np
 from safetensors.numpy import save_file
-from typing_extensions import TypedDict  # pydantic wants this one before Python 3.12
+from typing_extensions import TypedDict  # pydantic needs this one before Python 3.12
 
 from spanbert_tf.errors import BadInputError, reason
 from spanbert_tf.files.contents import file_fault, regular_size
 from spanbert_tf.files.text_files import parse_json
 
-DESCRIPTION_FILE, STATE_FILE = "checkpoint.json", "state.safetensors"
-STEP, BEST = "step-", "best-"
+DESCRIPTION_FILE = "checkpoint.json"
+STATE_FILE = "state.safetensors"
+# Prefixes of the names of checkpoints.
+STEP = "step-"
+BEST = "best-"
 
 
 class Description(TypedDict):
@@ -29,26 +33,33 @@ class Description(TypedDict):
 
     step: int
     sha256: str
-    value: NotRequired[float]  # of `metric`, in one of the best
-    metric: NotRequired[str]  # that chose it
-    base: NotRequired[str]  # of what the weights that are left out come from
+    # Only in a best checkpoint: the metric by which it was chosen, and the metric's value.
+    value: NotRequired[float]
+    metric: NotRequired[str]
+    # Only where frozen weights are left out: the digest of the preset that holds them.
+    base: NotRequired[str]
 
 
 def saved_steps(directory: str, prefix: str = STEP) -> list[int]:
-    """Steps of the checkpoints in a directory, oldest first; none where it is not there."""
-    pattern = re.compile(rf"{prefix}(\d{{8,}})")  # other names are a user's own copies
-    return sorted(int(match[1]) for match in map(pattern.fullmatch, names_in(directory)) if match)
+    """Returns the steps of the checkpoints in a directory, oldest first."""
+    pattern = re.compile(rf"{prefix}(\d{{8,}})")  # the user may keep copies under other names
+    steps = []
+    for name in names_in(directory):
+        match = pattern.fullmatch(name)
+        if match:
+            steps.append(int(match[1]))
+    return sorted(steps)
 
 
 def names_in(directory: str) -> list[str]:
-    """What lies in a directory; nothing where it is not there."""
+    """Lists the names in a directory; an empty list if the directory does not exist."""
     return os.listdir(directory) if os.path.isdir(directory) else []
 
 
 def write_files(
     directory: str, arrays: Mapping[str, np.ndarray], facts: Mapping[str, float | str]
 ) -> None:
-    """Writes the files of a checkpoint, whose disk has them when this returns."""
+    """Writes the files of a checkpoint, and returns when they are on the disk."""
     path = os.path.join(directory, STATE_FILE)
     save_file(dict(arrays), path)
     with open(path, "rb+") as file:
@@ -60,19 +71,23 @@ def write_files(
 
 
 def _sha256_of(path: str, arrays: Mapping[str, np.ndarray]) -> str:
-    """The checksum of a file of these arrays, of which its head alone is read again."""
+    """Computes the SHA-256 of a safetensors file from its arrays.
+
+    Only the header is read from the file.
+    """
     with open(path, "rb") as file:
         length = file.read(8)
-        head = file.read(int.from_bytes(length, "little"))
-    digest = hashlib.sha256(length + head)
-    places = json.loads(head)  # {name: {"data_offsets": [first, last + 1], …}}
-    for name in sorted(arrays, key=lambda name: places[name]["data_offsets"]):
-        digest.update(np.ascontiguousarray(arrays[name]).reshape(-1).view("uint8"))
+        header = file.read(int.from_bytes(length, "little"))
+    digest = hashlib.sha256(length + header)
+    entries = json.loads(header)  # {name: {"data_offsets": [first, last + 1], …}}
+    for name in sorted(arrays, key=lambda name: entries[name]["data_offsets"]):
+        flat = np.ascontiguousarray(arrays[name]).reshape(-1)
+        digest.update(flat.view("uint8").data)
     return digest.hexdigest()
 
 
 def read_description(directory: str) -> Description:
-    """What `checkpoint.json` says; raises OSError or ValueError."""
+    """Reads `checkpoint.json`; raises `OSError` or `ValueError`."""
     path = os.path.join(directory, DESCRIPTION_FILE)
     regular_size(path)
     with open(path, encoding="utf-8") as file:
@@ -80,10 +95,10 @@ def read_description(directory: str) -> Description:
 
 
 def find_damage(directory: str) -> str | None:
-    """What is wrong with the files of a checkpoint, or None.
+    """Describes what is wrong with the files of a checkpoint; `None` if nothing is wrong.
 
     Raises:
-        BadInputError: they cannot be read, which says nothing of their content.
+        BadInputError: the files cannot be read, so nothing is known about their content.
     """
     try:
         fault = file_fault(directory, STATE_FILE, read_description(directory)["sha256"])

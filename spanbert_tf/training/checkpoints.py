@@ -1,9 +1,11 @@
-"""Checkpoints of a training run: complete or absent, and checked when they are read.
+"""Saves and restores the checkpoints of a training run.
 
-`step-00001000` is one of all that a step changes, `best-00001000` of the weights alone, where the
-best ones are kept; `checkpoint_files` says what is in them. A thread writes it aside while
-training goes on (`files.output`), so a killed process leaves no half of one. The checksum shows
-damage that comes later.
+`step-00001000` holds all state that a step changes. `best-00001000` holds only the weights of the
+best evaluation, if `training.keep_best` is set. `checkpoint_files` describes their files.
+
+A thread writes a checkpoint under another name while training continues, and renames it when it is
+complete (`files.output`), so a killed process leaves no incomplete checkpoint. The checksum reveals
+later damage.
 """
 
 import concurrent.futures
@@ -36,56 +38,57 @@ from spanbert_tf.training.checkpoint_files import (
 )
 from spanbert_tf.training.devices import backend
 
-_DAMAGED, _DELETED = "damaged-", ".deleted"
+_DAMAGED = "damaged-"
+_DELETED = ".deleted"
 
 
 class Best(NamedTuple):
-    """What is better: checkpoints, patience and the grid choose by it.
+    """The criterion by which checkpoints, patience and the grid choose the best evaluation.
 
     Attributes:
-        metric: of an evaluation.
-        mode: whether its lowest or its highest value is the best.
+        metric: name of a metric of the evaluations.
+        mode: whether the lowest or the highest value is the best.
     """
 
     metric: str
     mode: Literal["min", "max"]
 
     def or_by(self, metric: str | None) -> "Best":
-        """The best one by another metric, `training.best_metric`; this one where it is `None`."""
+        """Returns the criterion for another metric, or this one if `metric` is `None`."""
         if metric is None or metric == self.metric:
             return self
         return Best(metric, "min" if metric.endswith("loss") else "max")
 
     def is_better(self, value: float, than: float) -> bool:
-        """Whether a value is better than another one; as good is not better."""
+        """Whether a value is better than another one. Equal values are not better."""
         return value < than if self.mode == "min" else value > than
 
     def place(self, values: Sequence[float]) -> int:
-        """Where the best of some values stands, the first of several; it is finite if one is."""
+        """Returns the index of the first best value. A value that is not finite is the worst."""
         sign = 1 if self.mode == "min" else -1
         losses = [sign * value if math.isfinite(value) else math.inf for value in values]
         return losses.index(min(losses))
 
 
 class Checkpoints:
-    """Saves and restores all that a step changes: weights, optimizer, state of the dropout.
+    """Saves and restores all state that a step changes: weights, optimizer, dropout generators.
 
-    `save_weights` leaves out Keras' seed generators; `model.variables` has them. Variables are told
-    apart by their order, since their names depend on what else the process has built. Weights that
-    are not trained are left out where their source is known: it can be read again.
+    Keras' `save_weights` leaves out the seed generators; `model.variables` includes them. The
+    variables are identified by their order, because their names depend on what else the process
+    has built. Frozen weights are left out if `base` names the preset from which they can be read
+    again.
 
-    Saving copies the variables and returns; a thread writes them, one checkpoint at a time. What it
-    fails with is raised by the next call.
+    Saving copies the variables and returns; a thread then writes them, one checkpoint at a time. If
+    the thread fails, the next call raises its error.
 
     Args:
-        directory: where the checkpoints lie; made with the first one.
+        directory: directory of the checkpoints; it is created with the first one.
         model: a built model with a built optimizer.
-        best: which one is kept beside the newest ones, see `keep_if_best`.
-        max_to_keep: older checkpoints are deleted.
-        base: digest of the preset that the weights come from that are not trained; `None`: these
-            are saved, too.
-        report: takes one line of text about a damaged checkpoint.
-        writes: whether this process writes; of several workers one does.
+        best: criterion of the best weights, see `keep_if_best`.
+        max_to_keep: number of checkpoints to keep; older ones are deleted.
+        base: digest of the preset that holds the frozen weights; `None` saves these weights, too.
+        report: a function that prints a line about a damaged or late checkpoint.
+        writes: whether this process writes. One of several workers does.
     """
 
     def __init__(
@@ -99,26 +102,29 @@ class Checkpoints:
         report: Callable[[str], None] = print,
         writes: bool = True,
     ) -> None:
-        self._directory, self._by, self._max_to_keep = directory, best, max_to_keep
-        self._report, self._writes = report, writes
-        frozen = {id(v) for v in model.weights if base is not None and not v.trainable}
-        self._base = base if frozen else None
-        self._weights = _named("weight", (v for v in model.weights if id(v) not in frozen))
-        known = {id(v) for v in model.weights}
-        others = (v for v in model.variables if id(v) not in known)
+        self._directory = directory
+        self._criterion = best
+        self._max_to_keep = max_to_keep
+        self._report = report
+        self._writes = writes
+        left_out = []
+        if base is not None:
+            left_out = [weight for weight in model.weights if not weight.trainable]
+        self._base = base if left_out else None
+        self._weights = _named("weight", _without(model.weights, left_out))
         self._state = {
             **self._weights,
-            **_named("state", others),
+            **_named("state", _without(model.variables, model.weights)),
             **_named("optimizer", model.optimizer.variables),
         }
-        self._held: int | None = None  # the step whose weights the model has, if that is known
+        self._step_of_model: int | None = None  # step of the model's weights; `None` if unknown
         self._thread = concurrent.futures.ThreadPoolExecutor(1)
         self._under_way: concurrent.futures.Future | None = None
         if writes:
             self._remove_leftovers()
 
     def _remove_leftovers(self) -> None:
-        """Removes what a killed process was writing or deleting."""
+        """Removes the checkpoints that a killed process was writing or deleting."""
         for name in names_in(self._directory):
             path = os.path.join(self._directory, name)
             if name.endswith(UNFINISHED):
@@ -127,44 +133,45 @@ class Checkpoints:
                 shutil.rmtree(path)
 
     def close(self) -> None:
-        """Ends the thread that writes, when it has written."""
+        """Waits for the thread that writes, and ends it."""
         self._thread.shutdown()
 
     def remove(self) -> None:
-        """Deletes all checkpoints, the best one, too; a user's copies stay."""
+        """Deletes all checkpoints, including the best one, but not copies under other names."""
         for prefix in (STEP, BEST):
             self._remove_old(prefix, 0)
 
     def steps(self) -> list[int]:
-        """Steps of the checkpoints that are there, oldest first."""
+        """Returns the steps of the existing checkpoints, oldest first."""
         return saved_steps(self._directory)
 
     def room(self, keep_best: bool) -> dict[str, int]:
-        """Bytes that a whole run takes: the checkpoints, the one under way among them.
+        """Returns the bytes that the checkpoints of a whole run take on disk, by their kind.
 
         Args:
             keep_best: whether the best weights are kept, too.
         """
-        weights, state = num_bytes(self._weights.values()), num_bytes(self._state.values())
-        # One more of each is written before the oldest goes.
+        # Before the oldest checkpoint is deleted, a further one is written.
+        num_checkpoints = self._max_to_keep + 1
+        num_best = 2 if keep_best else 0
         return {
-            "checkpoints": (self._max_to_keep + 1) * state,
-            "the best one": 2 * weights if keep_best else 0,
+            "checkpoints": num_checkpoints * num_bytes(self._state.values()),
+            "the best one": num_best * num_bytes(self._weights.values()),
         }
 
     def save(self, step: int) -> None:
-        """Begins to write the checkpoint of a step, unless it is there.
+        """Starts to write the checkpoint of a step, unless it exists.
 
-        Older ones that are too many are deleted once it is complete. Where the one before is still
-        under way, training waits for it.
+        When the checkpoint is complete, the oldest ones beyond `max_to_keep` are deleted. If the
+        previous checkpoint is still being written, this waits for it.
 
         Raises:
-            BadInputError: the one before could not be written (a full disk); earlier ones are
-                untouched.
+            BadInputError: the previous checkpoint could not be written, for example because the
+                disk is full. Earlier checkpoints are untouched.
         """
         if not self._writes:
             return
-        self._held = step
+        self._step_of_model = step
         if self._under_way is not None and not self._under_way.done():
             self._report(
                 f"{self._directory}: the checkpoint before that of step {step:,} is still being "
@@ -176,46 +183,56 @@ class Checkpoints:
             self._begin_writing(STEP, step, self._state, self._max_to_keep)
 
     def check(self) -> None:
-        """Raises what a checkpoint under way has failed with, as `save`; waits for nothing."""
+        """Raises the error of the checkpoint being written, if it has failed; does not wait."""
         if self._under_way is not None and self._under_way.done():
             self.wait()
 
     def wait(self) -> None:
-        """Waits for the checkpoint under way; raises as `save`."""
-        if self._under_way is not None:
-            under_way, self._under_way = self._under_way, None
+        """Waits until the current checkpoint is written; raises the same error as `save`."""
+        under_way = self._under_way
+        self._under_way = None
+        if under_way is not None:
             under_way.result()
 
     def keep_if_best(self, step: int, metrics: Mapping[str, float]) -> None:
-        """Writes the weights of a step and keeps them until others have a better value.
+        """Writes the weights of a step if their evaluation is the best one so far.
 
-        Returns when they are complete: an evaluation that is logged has its weights.
+        It returns when the weights are written, so an evaluation is logged after its weights are
+        saved.
 
         Args:
             step: step that the model has reached.
-            metrics: what an evaluation found; a value that is not finite is never the best.
+            metrics: metrics of its evaluation. A value that is not finite is never the best.
 
         Raises:
-            BadInputError: they cannot be written (a full disk); earlier ones are untouched.
+            BadInputError: the weights cannot be written, for example because the disk is full.
+                Earlier ones are untouched.
         """
-        value, best = float(metrics[self._by.metric]), self._best()
-        is_better = best is None or self._by.is_better(value, best["value"])
+        metric = self._criterion.metric
+        value = float(metrics[metric])
+        best = self._best()
+        is_better = best is None or self._criterion.is_better(value, best["value"])
         if self._writes and is_better and math.isfinite(value):
-            self._held = step
+            self._step_of_model = step
             self.wait()
-            self._begin_writing(BEST, step, self._weights, 1, value=value, metric=self._by.metric)
+            self._begin_writing(BEST, step, self._weights, 1, value=value, metric=metric)
             self.wait()
 
     def restore_best(self) -> int | None:
-        """Restores the weights that `keep_if_best` has kept; returns their step, `None` for none.
+        """Restores the weights that `keep_if_best` has kept.
 
-        Damaged ones are reported and left alone; the model stays as it is.
+        Damaged weights are reported and not restored.
+
+        Returns:
+            The step of the restored weights; `None` if the model was not changed.
         """
-        if (best := self._best()) is None:
+        best = self._best()
+        if best is None:
             return None
         path = self._path(BEST, best["step"])
-        if best["step"] != self._held:
-            if damage := find_damage(path):
+        if best["step"] != self._step_of_model:
+            damage = find_damage(path)
+            if damage:
                 self._report(f"{path} is damaged ({damage}); the last step is used")
                 return None
             self._read(path, self._weights)
@@ -224,29 +241,32 @@ class Checkpoints:
     def restore(self) -> int:
         """Restores the newest checkpoint that is not damaged.
 
-        A damaged one is reported, renamed to `damaged-…`, and the one before it is used. What was
-        the best after the step that is restored is forgotten, as its line in the log is.
+        A damaged checkpoint is reported and renamed to `damaged-…`, and the previous one is used.
+        Best weights of steps after the restored one are deleted, like the lines of these steps in
+        the log.
 
         Returns:
-            Its step; 0 where there is no checkpoint.
+            The step of the checkpoint; 0 if there is none.
 
         Raises:
-            BadInputError: there are checkpoints, and all of them are damaged, now or before; or
-                one cannot be read, which says nothing of its content.
+            BadInputError: all checkpoints are damaged, including those that were renamed earlier;
+                or one cannot be read, so nothing is known about its content.
         """
         steps = self.steps()
         had_damaged = any(name.startswith(_DAMAGED) for name in names_in(self._directory))
         for step in reversed(steps):
             path = self._path(STEP, step)
-            # Beside the reading, which takes as long; what is read of a damaged one is overwritten.
+            # Checking takes as long as reading, so a thread checks while this one reads. If the
+            # checkpoint is damaged, the previous one overwrites the values that were read.
             checked = self._thread.submit(find_damage, path)
             try:
                 self._read(path, self._state)
             except (BadInputError, OSError, ValueError):
                 if not checked.result():
                     raise
-            if not (damage := checked.result()):
-                self._held = step
+            damage = checked.result()
+            if not damage:
+                self._step_of_model = step
                 break
             if self._writes:
                 self._report(f"{path} is damaged ({damage}); using the checkpoint before it")
@@ -258,9 +278,10 @@ class Checkpoints:
                     f"{self._directory}: every checkpoint is damaged; delete the run and start it "
                     "again"
                 )
-        for best in saved_steps(self._directory, BEST) if self._writes else []:
-            if best > step:
-                self._remove(BEST, best)
+        if self._writes:
+            for best in saved_steps(self._directory, BEST):
+                if best > step:
+                    self._remove(BEST, best)
         return step
 
     def _begin_writing(
@@ -286,14 +307,15 @@ class Checkpoints:
         num_kept: int,
         facts: Mapping[str, float | str],
     ) -> None:
-        """Writes a checkpoint aside, publishes it, then deletes those too many."""
+        """Writes a checkpoint under another name, renames it, and deletes the oldest ones."""
         checkpoint = Output(self._path(prefix, step))
         try:
             if not os.path.isdir(self._directory):
-                os.mkdir(self._directory)  # and nothing above it: a run that was removed stays so
+                # Not `makedirs`: the directory of a run that was removed is not created again.
+                os.mkdir(self._directory)
             needed = sum(array.nbytes for array in arrays.values())
             if shutil.disk_usage(self._directory).free < needed:
-                self._remove_old(prefix, max(num_kept - 1, 1))  # the newest stays in any case
+                self._remove_old(prefix, max(num_kept - 1, 1))  # always keeps the newest
             with checkpoint.unfinished():
                 os.mkdir(checkpoint.new)
                 write_files(checkpoint.new, arrays, facts)
@@ -306,9 +328,10 @@ class Checkpoints:
         self._remove_old(prefix, num_kept)
 
     def _read(self, path: str, variables: Mapping[str, keras.Variable]) -> None:
+        """Assigns the arrays of a checkpoint to variables."""
         base = read_description(path).get("base")
         state = os.path.join(path, STATE_FILE)
-        regular_size(state)  # a pipe would be waited for
+        regular_size(state)  # refuses a pipe, from which reading would never return
         try:
             with safe_open(state, "numpy") as file:
                 names = file.keys()
@@ -326,19 +349,22 @@ class Checkpoints:
             ) from error
 
     def _unused_name(self, name: str) -> str:
-        """A path in the directory that is not there yet: the same step can be damaged again."""
-        names = itertools.chain([name], (f"{name}-{number}" for number in itertools.count(2)))
-        paths = (os.path.join(self._directory, name) for name in names)
-        return next(path for path in paths if not os.path.exists(path))
+        """Returns an unused path for a name; the checkpoint of a step can be damaged repeatedly."""
+        path = os.path.join(self._directory, name)
+        for number in itertools.count(2):
+            if not os.path.exists(path):
+                break
+            path = os.path.join(self._directory, f"{name}-{number}")
+        return path
 
     def _best(self) -> Description | None:
-        """Step and value of the best weights; `None` without any that the same metric chose."""
+        """Describes the best weights; `None` if none were chosen by the metric of this run."""
         try:
             step = max(saved_steps(self._directory, BEST))
             description = read_description(self._path(BEST, step))
         except (OSError, ValueError):
             return None
-        is_by_metric = description.get("metric") == self._by.metric
+        is_by_metric = description.get("metric") == self._criterion.metric
         return description if is_by_metric and "value" in description else None
 
     def _remove_old(self, prefix: str, num_kept: int) -> None:
@@ -347,7 +373,7 @@ class Checkpoints:
             self._remove(prefix, step)
 
     def _remove(self, prefix: str, step: int) -> None:
-        """Deletes a checkpoint, so that a kill leaves nothing that looks like one."""
+        """Deletes a checkpoint; it is renamed first, so a killed process leaves no part of one."""
         path = self._path(prefix, step)
         os.rename(path, path + _DELETED)
         shutil.rmtree(path + _DELETED)
@@ -356,10 +382,19 @@ class Checkpoints:
         return os.path.join(self._directory, f"{prefix}{step:08d}")
 
 
+def _without(
+    variables: Iterable[keras.Variable], left_out: Iterable[keras.Variable]
+) -> list[keras.Variable]:
+    """Returns the variables that are not among those to leave out."""
+    ids = {id(variable) for variable in left_out}
+    return [variable for variable in variables if id(variable) not in ids]
+
+
 def _named(kind: str, variables: Iterable[keras.Variable]) -> dict[str, keras.Variable]:
-    return {f"{kind}.{number:04d}": variable for number, variable in enumerate(variables)}
+    """Names variables by their kind and their index."""
+    return {f"{kind}.{index:04d}": variable for index, variable in enumerate(variables)}
 
 
 def num_bytes(variables: Iterable[keras.Variable]) -> int:
-    """The bytes of the values of variables."""
+    """Returns the number of bytes that the values of variables take."""
     return sum(math.prod(v.shape) * tf.as_dtype(v.dtype).size for v in variables)

@@ -1,4 +1,4 @@
-"""The processes that share a run, as TF_CONFIG or Slurm names them; needs no TensorFlow."""
+"""The processes that share a run, read from TF_CONFIG or Slurm, without TensorFlow."""
 
 import contextlib
 import dataclasses
@@ -14,10 +14,14 @@ from spanbert_tf.files.lock import locks, output_lock
 
 _CLUSTER_VARIABLE = "TF_CONFIG"
 _SLURM_VARIABLE = "SLURM_STEP_NODELIST"
-_CHIEF, _WORKER = "chief", "worker"
-# Where ports of a step of Slurm begin, 16 for each: below those that Linux gives away by itself.
-_FIRST_PORT, _PORTS_OF_A_STEP, _NUM_STEPS = 10_000, 16, 1_250
-_STEPS_OF_A_JOB = 31  # which are not those of the next job
+_CHIEF = "chief"
+_WORKER = "worker"
+# Each step of Slurm has 16 ports, of which 1,250 steps have different ones: 10,000 to 29,999, below
+# the ports that Linux assigns by itself.
+_FIRST_PORT = 10_000
+_PORTS_OF_A_STEP = 16
+_NUM_STEPS = 1_250
+_STEPS_OF_A_JOB = 31  # steps of a job whose ports differ from those of the next job
 
 
 @dataclasses.dataclass(frozen=True)
@@ -25,11 +29,12 @@ class Cluster:
     """The processes that share a run, and which of them this one is.
 
     Attributes:
-        jobs: name of a job, `chief` or `worker` → the addresses `HOST:PORT` of its processes.
+        jobs: maps the name of a job, `chief` or `worker`, to the addresses `HOST:PORT` of its
+            processes.
         job: the job of this process.
-        index: number of this process in its job.
-        num_tasks_here: tasks of the step of Slurm on this node; `None` without Slurm.
-        index_here: number of this process among them.
+        index: index of this process in its job.
+        num_tasks_here: number of tasks of the Slurm step on this node; `None` without Slurm.
+        index_here: index of this process among these tasks.
     """
 
     jobs: Mapping[str, Sequence[str]]
@@ -40,10 +45,10 @@ class Cluster:
 
     @classmethod
     def from_environment(cls) -> "Cluster":
-        """The cluster that the environment names.
+        """Reads the cluster from the environment variables.
 
         Raises:
-            ConfigurationError: it names none, or what TF_CONFIG says makes no sense.
+            ConfigurationError: the environment describes no cluster, or TF_CONFIG is malformed.
         """
         if _CLUSTER_VARIABLE in os.environ:
             return cls._of_tf_config(os.environ[_CLUSTER_VARIABLE])
@@ -58,8 +63,8 @@ class Cluster:
     def _of_tf_config(cls, text: str) -> "Cluster":
         try:
             described = json.loads(text)
-            jobs, task = described["cluster"], described["task"]
-            cluster = cls(jobs, task["type"], int(task["index"]))
+            task = described["task"]
+            cluster = cls(described["cluster"], task["type"], int(task["index"]))
             cluster._check()
         except (ValueError, KeyError, TypeError, AttributeError) as error:
             raise ConfigurationError(
@@ -69,8 +74,9 @@ class Cluster:
         return cluster
 
     def _check(self) -> None:
-        """Raises `ValueError` unless the task is one of workers and at most one chief."""
-        if others := ", ".join(sorted(self.jobs.keys() - {_CHIEF, _WORKER})):
+        """Raises `ValueError` unless there are workers, at most one chief, and this process."""
+        others = ", ".join(sorted(self.jobs.keys() - {_CHIEF, _WORKER}))
+        if others:
             raise ValueError(f"a job {others}, but there can be workers and one chief")
         if len(self.jobs.get(_CHIEF, ())) > 1:
             raise ValueError(f"{len(self.jobs[_CHIEF])} chiefs, but there can be one")
@@ -84,10 +90,10 @@ class Cluster:
 
     @classmethod
     def _of_slurm(cls, variables: Mapping[str, str]) -> "Cluster":
-        """The tasks of the step of Slurm that this process is one of, in Slurm's order of hosts.
+        """Reads the tasks of this process's Slurm step, in Slurm's order of hosts.
 
-        TensorFlow's own resolver asks `nvidia-smi`, which a node without a card lacks, and takes
-        tasks to be numbered host by host.
+        TensorFlow's `SlurmClusterResolver` calls `nvidia-smi`, which a node without a GPU lacks,
+        and assumes that tasks are numbered host by host.
         """
         step = _STEPS_OF_A_JOB * int(variables["SLURM_JOB_ID"]) + int(variables["SLURM_STEP_ID"])
         first_port = _FIRST_PORT + step % _NUM_STEPS * _PORTS_OF_A_STEP
@@ -95,24 +101,33 @@ class Cluster:
         nums_tasks = expand_counts(variables["SLURM_STEP_TASKS_PER_NODE"])
         addresses = []
         for host, num_tasks in zip(hosts, nums_tasks, strict=True):
-            addresses += [f"{host}:{first_port + number}" for number in range(num_tasks)]
-        host, number = variables["SLURMD_NODENAME"], int(variables["SLURM_LOCALID"])
-        index = addresses.index(f"{host}:{first_port + number}")
-        return cls({_WORKER: addresses}, _WORKER, index, nums_tasks[hosts.index(host)], number)
+            for index_here in range(num_tasks):
+                addresses.append(f"{host}:{first_port + index_here}")
+        own_host = variables["SLURMD_NODENAME"]
+        own_index_here = int(variables["SLURM_LOCALID"])
+        return cls(
+            {_WORKER: addresses},
+            _WORKER,
+            index=addresses.index(f"{own_host}:{first_port + own_index_here}"),
+            num_tasks_here=nums_tasks[hosts.index(own_host)],
+            index_here=own_index_here,
+        )
 
     @property
     def addresses(self) -> list[str]:
-        """The addresses of all processes, in the order of their numbers."""
+        """The addresses of all processes; the chief comes first."""
         return [*self.jobs.get(_CHIEF, ()), *self.jobs.get(_WORKER, ())]
 
     @property
     def number(self) -> int:
-        """The number of this process; a chief, where there is one, comes before the workers."""
-        return self.index + (len(self.jobs.get(_CHIEF, ())) if self.job == _WORKER else 0)
+        """The index of this process in `addresses`."""
+        if self.job == _CHIEF:
+            return self.index
+        return len(self.jobs.get(_CHIEF, ())) + self.index
 
     @property
     def is_chief(self) -> bool:
-        """Whether this process is the one that writes."""
+        """Whether this process writes the files of the run."""
         return self.number == 0
 
     @property
@@ -121,14 +136,14 @@ class Cluster:
         return self.addresses[self.number].rpartition(":")[2]
 
     def own_devices(self, num_devices: int) -> slice:
-        """Which of the GPUs that this process sees are its own.
+        """Returns the slice of the visible GPUs that this process uses.
 
         Args:
-            num_devices: how many it sees: in a step of Slurm all of its job's on the node, or those
-                that Slurm bound to the task.
+            num_devices: number of GPUs that this process sees. In a Slurm step these are all GPUs
+                of the job on the node, or the GPUs that Slurm bound to the task.
 
         Raises:
-            ConfigurationError: there are GPUs, and fewer than tasks.
+            ConfigurationError: there are fewer GPUs than tasks on the node, but at least one.
         """
         if self.num_tasks_here in (None, 1) or not num_devices:
             return slice(None)
@@ -145,9 +160,10 @@ class Cluster:
 
 
 def expand_hosts(text: str) -> list[str]:
-    """The hosts of Slurm's notation: `n[1-2,05],m` → n1, n2, n05, m."""
-    hosts = []
-    for part in re.findall(r"(?:[^,\[\]]|\[[^\]]*\])+", text):  # at commas outside of brackets
+    """Expands a list of hosts in Slurm's notation: `n[1-2,05],m` → n1, n2, n05, m."""
+    hosts: list[str] = []
+    # Split at commas outside of brackets.
+    for part in re.findall(r"(?:[^,\[\]]|\[[^\]]*\])+", text):
         choices = []
         for piece in re.findall(r"[^\[\]]+|\[[^\]]*\]", part):
             choices.append(_numbers(piece[1:-1]) if piece.startswith("[") else [piece])
@@ -156,7 +172,7 @@ def expand_hosts(text: str) -> list[str]:
 
 
 def _numbers(ranges: str) -> list[str]:
-    """The numbers of `1-3,07`, each with as many digits as the first of its range."""
+    """Expands `1-3,07`; each number gets as many digits as the first one of its range."""
     numbers = []
     for part in ranges.split(","):
         first, _, last = part.partition("-")
@@ -166,7 +182,7 @@ def _numbers(ranges: str) -> list[str]:
 
 
 def expand_counts(text: str) -> list[int]:
-    """The numbers of Slurm's notation: `3(x2),1` → 3, 3, 1."""
+    """Expands a list of counts in Slurm's notation: `3(x2),1` → 3, 3, 1."""
     counts = []
     for count, times in re.findall(r"(\d+)(?:\(x(\d+)\))?", text):
         counts += [int(count)] * int(times or 1)
@@ -174,7 +190,7 @@ def expand_counts(text: str) -> list[int]:
 
 
 def port_is_taken(port: str) -> ConfigurationError:
-    """The error for a port of this process on which another program listens."""
+    """Returns the error for a port on which another program listens already."""
     return ConfigurationError(
         f"training.strategy: port {port} of this machine is taken; end what uses it, or name "
         f"another one in {_CLUSTER_VARIABLE}"
@@ -182,12 +198,12 @@ def port_is_taken(port: str) -> ConfigurationError:
 
 
 def run_lock(output: str, strategy: str, command: str) -> contextlib.AbstractContextManager[None]:
-    """Locks a run's directory, see `output_lock`; of several workers, the chief does.
+    """Locks the directory of a run, see `output_lock`. Of several workers, only the chief does.
 
     Args:
         output: directory of the run.
         strategy: `training.strategy` of its configuration.
-        command: what writes, for others' messages.
+        command: name of the command, for the error message of another one.
 
     Raises:
         BadInputError: as for `output_lock`.

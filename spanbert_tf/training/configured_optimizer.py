@@ -1,4 +1,4 @@
-"""The optimizers of the papers and of a configuration, and how a configuration compiles a task."""
+"""Makes the optimizers of the papers and of configurations, and compiles a task."""
 
 from collections.abc import Sequence
 
@@ -30,10 +30,10 @@ def adamw(
     global_clipnorm: float | None = 1.0,
     dynamic_loss_scale: bool = False,
 ) -> AdamW:
-    """The optimizer of SpanBERT's pre-training; the defaults are the paper's (4.2).
+    """Makes the optimizer of SpanBERT's pre-training; the defaults are the paper's (4.2).
 
-    They are made for 2.4 M steps: a shorter training needs `warmup_steps` and `total_steps` of its
-    own, or it ends before the rate has reached its peak.
+    The defaults are made for 2.4 M steps. Set `warmup_steps` and `total_steps` for a shorter
+    training, or it ends before the learning rate has reached its peak.
 
     One step, with the gradient g clipped to a global norm and the learning rate r of the schedule:
     `w -= r * weight_decay * w` (kernels and embeddings only), then
@@ -51,8 +51,10 @@ def adamw(
         beta_1: decay of the first moment.
         beta_2: decay of the second moment.
         epsilon: see above.
-        global_clipnorm: limit of the gradients' global norm (released command); None: no clipping.
-        dynamic_loss_scale: for models that compute in float16, see `AdamW`.
+        global_clipnorm: limit of the gradients' global norm (released command); `None` for no
+            clipping.
+        dynamic_loss_scale: whether to scale the loss, for models that compute in float16; see
+            `AdamW`.
 
     Returns:
         A Keras optimizer for `model.compile`.
@@ -74,21 +76,21 @@ def configured_adamw(
     learning_rate: WarmupLinearDecay,
     groups: Sequence[VariableGroup],
 ) -> AdamW:
-    """AdamW with the values of a configuration; it scales the loss of an encoder in float16.
+    """Makes an AdamW from a configuration. It scales the loss if the encoder computes in float16.
 
     Args:
         config: configuration of the optimizer.
-        backbone: the encoder, whose layers may have rates of their own.
+        backbone: the encoder; `layer_decay` gives its layers different learning rates.
         learning_rate: schedule of all variables that are in no group.
-        groups: variables with values of their own.
+        groups: groups of variables with their own values.
 
     Raises:
-        ConfigurationError: gradients are to be added up on JAX in another type than their own.
+        ConfigurationError: `all_reduce_dtype` is set on JAX, where XLA adds up the gradients.
     """
     if config.all_reduce_dtype and not update_operations.HAS_ALL_REDUCE:
         raise ConfigurationError(
-            f"optimizer.all_reduce_dtype: {config.all_reduce_dtype}: is TensorFlow's alone, on JAX "
-            "XLA adds gradients up; set it to null"
+            f"optimizer.all_reduce_dtype: {config.all_reduce_dtype}: needs TensorFlow; on JAX, XLA "
+            "adds up the gradients: set it to null"
         )
     return AdamW(
         learning_rate=learning_rate,
@@ -113,12 +115,12 @@ def finetuning_optimizer(
     *,
     num_steps: int,
 ) -> AdamW:
-    """AdamW for the encoder, with other values for the task's own layers where they are given.
+    """Makes the AdamW of a fine-tuning run; `task_layers` may give the task's layers other values.
 
     Args:
-        model: a model whose `backbone` is the encoder; all other variables are the task's own.
+        model: a model whose `backbone` is the encoder. All other layers are the task's.
         config: configuration of the optimizer.
-        num_steps: steps of the whole run; the learning rates decay to 0 at its end.
+        num_steps: number of steps of the whole run. The learning rates decay to 0 at its end.
     """
 
     def schedule(learning_rate: float, warmup_fraction: float) -> WarmupLinearDecay:
@@ -145,21 +147,22 @@ def finetuning_optimizer(
 
 
 def compile_task(model: keras_hub.models.Task, config: FinetuningConfig, num_steps: int) -> None:
-    """Gives a task's model its optimizer, built, and what else the step of its run is made of.
+    """Compiles the model of a task as the configuration says, and builds its optimizer.
 
     Args:
         model: a model whose `backbone` is the encoder.
         config: configuration of the run.
-        num_steps: steps of the whole run.
+        num_steps: number of steps of the whole run.
 
     Raises:
-        ConfigurationError: more layers are to be frozen than there are, or none can be recomputed.
+        ConfigurationError: `frozen_layers` exceeds the number of layers, or `recompute` is set for
+            an encoder that does not support it.
     """
     freeze_layers(model.backbone, config.optimizer.frozen_layers)
     set_gradient_checkpointing(model, config.training.recompute)
     model.compile(
         optimizer=finetuning_optimizer(model, config.optimizer, num_steps=num_steps),
-        metrics=None,  # beside those of the objective
+        metrics=None,  # the objective has metrics of its own
         accumulation_steps=config.training.accumulation_steps,
         jit_compile=config.training.jit_compile,
         steps_per_execution=config.training.steps_per_execution,
@@ -168,86 +171,96 @@ def compile_task(model: keras_hub.models.Task, config: FinetuningConfig, num_ste
 
 
 def train_new_pooler(model: SpanBertTask, *, is_pooler_trained: bool) -> None:
-    """Trains a pooler beside the adapters of an encoder, where nothing has trained it before.
+    """Makes the pooler trainable beside the adapters if the task reads it and it is untrained.
 
     Otherwise the task's layers would read random features.
 
     Args:
-        model: a task whose encoder has adapters, before it is compiled.
-        is_pooler_trained: whether anything has trained the encoder's pooler.
+        model: a task whose encoder has adapters; it is not compiled yet.
+        is_pooler_trained: whether the encoder's pooler was ever trained.
     """
     model.backbone.pooled_dense.trainable = model.reads_pooler and not is_pooler_trained
 
 
 def freeze_layers(backbone: SpanBertBackbone, num_layers: int) -> None:
-    """Leaves the embeddings and the first transformer layers as they are.
+    """Freezes the embeddings and the first transformer layers.
 
     Args:
         backbone: the encoder.
-        num_layers: how many transformer layers; 0: nothing, not even the embeddings.
+        num_layers: number of transformer layers to freeze; 0 freezes nothing, not even the
+            embeddings.
 
     Raises:
-        ConfigurationError: it has fewer layers.
+        ConfigurationError: the encoder has fewer layers.
     """
     if num_layers > backbone.num_layers:
         raise ConfigurationError(
             f"optimizer.frozen_layers: is {num_layers} and the encoder has {backbone.num_layers} "
             "layers; set it to these at most"
         )
-    for block in encoder_blocks(backbone)[: num_layers + 1] if num_layers else []:
+    if num_layers == 0:
+        return
+    for block in encoder_blocks(backbone)[: num_layers + 1]:
         for variable in block:
             variable.trainable = False
 
 
 def encoder_variables(model: keras_hub.models.Task) -> list[keras.Variable]:
-    """The trained variables of a model's `backbone`."""
+    """Returns the trained variables of a model's `backbone`."""
     return _trained(model, of_encoder=True)
 
 
 def variables_beside_encoder(model: keras_hub.models.Task) -> list[keras.Variable]:
-    """The trained variables that are not the encoder's: those of heads and of a task's layers."""
+    """Returns the trained variables outside of the encoder: those of the heads or of the task."""
     return _trained(model, of_encoder=False)
 
 
 def _trained(model: keras_hub.models.Task, *, of_encoder: bool) -> list[keras.Variable]:
     encoder = {id(variable) for variable in model.backbone.variables}
-    return [v for v in model.trainable_variables if (id(v) in encoder) == of_encoder]
+    return [
+        variable
+        for variable in model.trainable_variables
+        if (id(variable) in encoder) == of_encoder
+    ]
 
 
 def encoder_blocks(backbone: SpanBertBackbone) -> list[list[keras.Variable]]:
-    """The variables of the embeddings, then of each transformer layer, from below."""
-    of_layers = [list(layer.variables) for layer in backbone.transformer_layers]
-    known = {id(v) for block in of_layers for v in block}
-    known |= {id(v) for v in backbone.pooled_dense.variables}
-    embeddings = [v for v in backbone.variables if id(v) not in known]
-    return [embeddings, *of_layers]
+    """Returns lists of variables: those of the embeddings, then those of each transformer layer."""
+    layer_blocks = []
+    other_ids = {id(variable) for variable in backbone.pooled_dense.variables}
+    for layer in backbone.transformer_layers:
+        layer_blocks.append(list(layer.variables))
+        other_ids.update(id(variable) for variable in layer.variables)
+    embeddings = [variable for variable in backbone.variables if id(variable) not in other_ids]
+    return [embeddings, *layer_blocks]
 
 
 def layer_factors(backbone: SpanBertBackbone, layer_decay: float) -> dict[str, float]:
-    """What the learning rate of each variable is multiplied with, by its path.
+    """Maps the path of each variable to the factor of its learning rate.
 
-    The last layer's rate has the factor once, each layer below and the embeddings once more. The
-    pooler and what is beside the encoder have the whole rate (Clark et al., 2020, ELECTRA's code).
+    The learning rate of the last layer is multiplied by `layer_decay` once, that of each layer
+    below and of the embeddings once more. The pooler and the layers outside of the encoder have
+    the full learning rate (Clark et al., 2020, ELECTRA's code).
     """
+    factors: dict[str, float] = {}
     if layer_decay == 1:
-        return {}
+        return factors
     blocks = encoder_blocks(backbone)
-    return {
-        variable.path: layer_decay ** (len(blocks) - depth)
-        for depth, block in enumerate(blocks)
-        for variable in block
-    }
+    for depth, block in enumerate(blocks):
+        for variable in block:
+            factors[variable.path] = layer_decay ** (len(blocks) - depth)
+    return factors
 
 
 def set_gradient_checkpointing(model: keras.Model, recompute: str) -> None:
-    """Sets whether the encoder's layers are computed again for their gradients; call before `fit`.
+    """Switches gradient checkpointing of the encoder's layers on or off; call it before `fit`.
 
     Args:
         model: any task.
-        recompute: `layers` or `none`, the value of `training.recompute`.
+        recompute: value of `training.recompute`, `layers` or `none`.
 
     Raises:
-        ConfigurationError: `layers`, of a model that has no layers of this project.
+        ConfigurationError: `recompute` is `layers`, and the model has no `TransformerEncoder`.
     """
     layers = [part for part in model._flatten_layers() if isinstance(part, TransformerEncoder)]
     if recompute == "layers" and not layers:

@@ -1,10 +1,10 @@
-"""What `training.run` asks of what it trains: pre-training, or the fine-tuning of a task."""
+"""The interface between `training.run` and its two jobs, pre-training and fine-tuning."""
 
 import abc
 import contextlib
 import os
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from typing import Any, NamedTuple
+from typing import Any, Generic, NamedTuple
 
 import keras
 import tensorflow as tf
@@ -21,17 +21,17 @@ from spanbert_tf.files.contents import is_inside
 from spanbert_tf.training.checkpoints import Best, Checkpoints
 from spanbert_tf.training.devices import LOST_WORKER_ERRORS, Devices
 from spanbert_tf.training.memory import is_exhaustion
-from spanbert_tf.training.run_directory import AnyConfig, RunDirectory
+from spanbert_tf.training.run_directory import Config, RunDirectory
 
-CheckStop = Callable[[], None]  # raises where a signal has come
+CheckStop = Callable[[], None]  # raises `StopTraining` if a signal has arrived
 
 
 class Evaluated(NamedTuple):
-    """What an evaluation found.
+    """The result of an evaluation.
 
     Attributes:
-        metrics: their names, without a prefix, and their values.
-        remark: what is to be said of the predictions, in a clause; empty for nothing.
+        metrics: maps the name of a metric, without a prefix, to its value.
+        remark: a clause about the predictions to print; may be empty.
     """
 
     metrics: Mapping[str, float]
@@ -39,10 +39,15 @@ class Evaluated(NamedTuple):
 
 
 def check_best(best: Best, metrics: Iterable[str], place: str) -> None:
-    """Checks that evaluations have the metric that the best one is chosen by.
+    """Checks that the metric by which the best evaluation is chosen exists.
+
+    Args:
+        best: the criterion.
+        metrics: names of the metrics of an evaluation.
+        place: the run or the task, for the error message.
 
     Raises:
-        ConfigurationError: they have others, which are named after `place`, a run or a task.
+        ConfigurationError: the evaluations have no metric of this name.
     """
     if best.metric not in metrics:
         raise ConfigurationError(
@@ -53,12 +58,12 @@ def check_best(best: Best, metrics: Iterable[str], place: str) -> None:
 
 
 class Phase(NamedTuple):
-    """Steps in which the same variables are trained.
+    """A part of a run in which the same variables are trained.
 
     Attributes:
-        first: steps that are done before.
-        last: steps that are done after.
-        frozen: variables that are not trained.
+        first: number of steps done before the phase.
+        last: number of steps done after the phase.
+        frozen: variables that are not trained in the phase.
     """
 
     first: int
@@ -67,11 +72,11 @@ class Phase(NamedTuple):
 
 
 class TrainingDiverged(Exception):
-    """Too many updates in a row had gradients that are not finite.
+    """Raised when the gradients of too many steps in a row were not finite.
 
     Attributes:
-        step: the last one.
-        num_steps: how many.
+        step: the last of these steps.
+        num_steps: number of these steps.
     """
 
     def __init__(self, step: int, num_steps: int) -> None:
@@ -80,25 +85,25 @@ class TrainingDiverged(Exception):
         self.num_steps = num_steps
 
 
-class Job(abc.ABC):
-    """One way to fill a run: what is built, what it reads, how it is evaluated, what comes of it.
+class Job(abc.ABC, Generic[Config]):
+    """What a run trains: pre-training, or the fine-tuning of a task.
 
-    Its methods are called in the order in which they stand here.
+    `run` calls the methods in the order in which they are defined.
 
     Attributes:
         config: configuration of the run; its section `training` is a `RunConfig`.
-        best: which evaluation is the best one.
-        patience: the run ends after so many evaluations in a row that were no better than the best
-            one; `None`: it goes on.
-        inputs: option of the command → digest of what it names, `None` where it is not given; a
-            resumed run must find the same again.
-        num_steps: steps of the whole run.
-        tokens_per_step: word pieces of a batch, padding apart.
-        learning_rate: number of finished steps → learning rate of the next step.
-        hidden_dim: width of the encoder, by which `precision: auto` is decided.
+        best: criterion of the best evaluation.
+        patience: the run ends after this number of evaluations without a better one; `None` for no
+            limit.
+        inputs: maps an option of the command to the digest of its file or directory, or to `None`
+            if the option is not given. A resumed run must have the same digests.
+        num_steps: number of steps of the whole run.
+        tokens_per_step: mean number of word pieces of a batch, without padding.
+        learning_rate: maps the number of finished steps to the learning rate of the next step.
+        hidden_dim: width of the encoder, on which `precision: auto` depends.
     """
 
-    config: AnyConfig
+    config: Config
     best: Best
     patience: int | None = None
     inputs: dict[str, str | None]
@@ -108,25 +113,25 @@ class Job(abc.ABC):
     hidden_dim: int
 
     @abc.abstractmethod
-    def load_config(self, path: str) -> AnyConfig:
-        """Reads the `config.yaml` of a run of this kind."""
+    def load_config(self, path: str) -> Config:
+        """Reads the `config.yaml` of a run of this job."""
 
     @abc.abstractmethod
     def build(self, devices: Devices) -> keras.Model:
-        """A compiled model, built with its optimizer, inside the scope of the run's strategy."""
+        """Builds and compiles the model with its optimizer, inside the scope of the strategy."""
 
     @abc.abstractmethod
     def begin(self, model: keras.Model, output: str, *, is_new: bool) -> None:
-        """Gives the model its first weights, and completes `inputs`.
+        """Gives the model its initial weights, and completes `inputs`.
 
         Args:
-            model: what `build` returned.
+            model: the model that `build` returned.
             output: directory of the run.
-            is_new: whether there is no checkpoint, whose weights come after these.
+            is_new: whether the run has no checkpoint from which weights are restored afterwards.
         """
 
     def restore(self, checkpoints: Checkpoints, output: str, devices: Devices) -> int:
-        """Restores the newest checkpoint that is not damaged; returns its step, 0 for none."""
+        """Restores the newest undamaged checkpoint and returns its step; 0 if there is none."""
         step = checkpoints.restore()
         devices.check_same_step(step, output)
         if step > self.num_steps:
@@ -139,51 +144,51 @@ class Job(abc.ABC):
         return step
 
     def write(self, output: str, *, is_new: bool) -> None:
-        """Writes what the run must find again beside its checkpoints; the configuration last."""
+        """Writes the files that a resumed run reads besides its checkpoints."""
         RunDirectory(output).write(self.config, self.inputs)
 
     @abc.abstractmethod
     def describe(self, model: keras.Model) -> str:
-        """What the run does, in a line that goes on after the devices."""
+        """Describes the run in a clause that follows the description of the devices."""
 
     def phases(self, first_step: int) -> Iterable[Phase]:
-        """The steps that are left."""
+        """Returns the phases that remain after `first_step` steps."""
         return [Phase(first_step, self.num_steps)] if first_step < self.num_steps else []
 
     @abc.abstractmethod
     def batches(self, first_step: int) -> tf.data.Dataset:
-        """The endless training batches from a step on."""
+        """Returns the endless training batches after `first_step` steps."""
 
     @abc.abstractmethod
     def evaluates_after(self, step: int) -> bool:
-        """Whether there is an evaluation after a step."""
+        """Whether the model is evaluated after a step."""
 
     @abc.abstractmethod
     def evaluate(self, model: keras.Model, check_stop: CheckStop) -> Evaluated:
-        """Evaluates; calls `check_stop` after each batch."""
+        """Evaluates the model, and calls `check_stop` after each batch."""
 
     @abc.abstractmethod
     def finish(
         self, model: keras.Model, checkpoints: Checkpoints, output: str, *, is_chief: bool
     ) -> Any:
-        """What comes after the last step: preset, scores and summary.
+        """Writes the preset and the scores after the last step, and prints the summary.
 
         Args:
-            model: as trained.
-            checkpoints: those of the run, the best one among them.
+            model: the trained model.
+            checkpoints: the checkpoints of the run, including the best one.
             output: directory of the run.
             is_chief: whether this process writes.
 
         Returns:
-            What the run returns.
+            The value that `run` returns.
         """
 
     def restore_best(self, checkpoints: Checkpoints, devices: Devices) -> int | None:
-        """Gives the model the weights of the best evaluation, and says of which step they are.
+        """Restores the weights of the best evaluation and prints their step.
 
         Returns:
-            The step; `None` if the weights of the last step stay, since `training.keep_best` is not
-            set or no evaluation chose a checkpoint.
+            The step; `None` if the model keeps the weights of the last step, because
+            `training.keep_best` is not set or no evaluation chose a checkpoint.
         """
         if not self.config.training.keep_best:
             return None
@@ -198,29 +203,29 @@ class Job(abc.ABC):
         return step
 
     def why_none_is_best(self) -> str:
-        """The reason why a finished run with `training.keep_best` has no best checkpoint."""
+        """Says why a finished run with `training.keep_best` has no best checkpoint."""
         return "all were before training.keep_best was set"
 
     @abc.abstractmethod
     def read_result(self, model: keras.Model, output: str) -> Any:
-        """What a finished run returned, whose checkpoints are gone.
+        """Returns the result of a finished run whose checkpoints are deleted.
 
         Args:
-            model: what `build` returned.
+            model: the model that `build` returned.
             output: directory of the run.
         """
 
     def damage(self) -> BadInputError | None:
-        """What to raise where a batch could not be read, if the file can be named."""
+        """Returns an error that names the damaged file, after reading a batch has failed."""
         return None
 
     def files_of_step(self, step: int) -> str:
-        """The files that the records of the step after so many come from; empty if unknown."""
+        """Names the files of the records that are trained after `step` steps; empty if unknown."""
         return ""
 
     @contextlib.contextmanager
     def named_errors(self, output: str, devices: Devices) -> Iterator[None]:
-        """Says which file is meant where TensorFlow or the operating system would not."""
+        """Replaces errors of TensorFlow and the operating system by errors that name the file."""
         try:
             with lost_workers_named(output, devices), named_damage(self.damage):
                 yield
@@ -235,18 +240,21 @@ class Job(abc.ABC):
             if isinstance(error, BadInputError):
                 raise
             if isinstance(error.filename, str) and not is_inside(error.filename, output):
-                raise BadInputError(f"{error.filename}: {reason(error)}") from error  # read, mostly
+                raise BadInputError(f"{error.filename}: {reason(error)}") from error
             raise BadInputError(
                 f"{output}: cannot be written ({reason(error)}); free some space and run the "
                 "same command again to go on"
             ) from error
 
     def _describe_divergence(self, output: str, error: TrainingDiverged) -> str:
-        """Where the gradients were not finite: the step, and the files of its records."""
+        """Names the first step whose gradients were not finite, and the files of its records."""
         first_step = error.step - error.num_steps
         files = self.files_of_step(first_step)
-        where = f", whose records are in {files}" if files else ""
-        advice = ", or look at these records" if files else ""
+        where = ""
+        advice = ""
+        if files:
+            where = f", whose records are in {files}"
+            advice = ", or look at these records"
         return (
             f"{output}: gradients were not finite in {error.num_steps} steps in a row, from "
             f"step {first_step + 1} on{where}; lower optimizer.learning_rate{advice}; the last "
@@ -256,7 +264,7 @@ class Job(abc.ABC):
 
 @contextlib.contextmanager
 def lost_workers_named(output: str, devices: Devices) -> Iterator[None]:
-    """Raises a `TrainingError` where another worker cannot be reached any more."""
+    """Raises a `TrainingError` if another worker cannot be reached any more."""
     try:
         yield
     except LOST_WORKER_ERRORS as error:
@@ -269,6 +277,8 @@ def lost_workers_named(output: str, devices: Devices) -> Iterator[None]:
 
 
 def _kind(error: Exception) -> str:
-    """The name of an error; JAX has one for all, whose words tell what it is."""
+    """Names the class of an error, and its reason if it is JAX's, which has one class for all."""
     name = type(error).__name__
-    return name if isinstance(error, tf.errors.OpError) else f"{name}: {reason(error)}"
+    if isinstance(error, tf.errors.OpError):
+        return name
+    return f"{name}: {reason(error)}"

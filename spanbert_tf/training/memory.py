@@ -1,4 +1,4 @@
-"""The memory that a training step takes on a device, and advice where there is too little."""
+"""Estimates the memory of a training step, and advises when a device runs out of memory."""
 
 import functools
 import math
@@ -15,24 +15,25 @@ from spanbert_tf.errors import TrainingError
 from spanbert_tf.training.checkpoints import num_bytes
 from spanbert_tf.training.run_directory import AnyConfig
 
-# What a layer keeps until its gradients are computed, as multiples of its input [S, H]: the input,
-# keys, values, queries and heads twice, the feed-forward network (4 + 4), the inputs of both norms,
-# the output, dropout's bits …
+# A layer keeps arrays until its gradients are computed. Their size is 19 times that of its input
+# [sequence, width]: the input, keys, values, queries and heads twice, the feed-forward network
+# (4 + 4), the inputs of both norms, the output and the bits of dropout.
 _KEPT_INPUTS = 19
-_KEPT_WEIGHTS = 1.3  # … and of its attention weights [N, S, S]: these, and dropout's bits
+# It also keeps the attention weights [heads, sequence, sequence] and the bits of their dropout.
+_KEPT_WEIGHTS = 1.3
 _KEPT_LOGITS = 3  # for each prediction slot: logits, their softmax, and the gradient
-# Words of TensorFlow's allocators, and of XLA, whose error is a `RuntimeError`.
+# Messages of TensorFlow's allocators, and of XLA, which raises a `RuntimeError`.
 _OUT_OF_MEMORY = re.compile(r"OOM when allocating|out of memory|failed to allocate", re.IGNORECASE)
 _TENSOR = re.compile(r"shape(\[[\d,]*\]) and type (\w+) on \S*device:(\w+:\d+)")
 
 
 def describe_step(model: keras.Model, config: AnyConfig, num_replicas: int) -> str:
-    """The memory that a step takes on each device, in a line; activations are estimated.
+    """Describes the memory that a step takes on each device; activations are estimated.
 
     Args:
         model: a task, built with its optimizer.
         config: configuration of the run.
-        num_replicas: replicas that share a batch.
+        num_replicas: number of replicas that share a batch.
     """
     parts = {
         "weights": num_bytes(model.variables),
@@ -45,14 +46,14 @@ def describe_step(model: keras.Model, config: AnyConfig, num_replicas: int) -> s
 
 
 def activations(model: keras.Model, config: AnyConfig, num_replicas: int) -> int:
-    """An estimate of the bytes that a step keeps until gradients are computed.
+    """Estimates the bytes that a step keeps until gradients are computed.
 
-    The encoder and the logits over the vocabulary are counted, the other layers of a task are not.
+    It counts the encoder and the logits over the vocabulary, but not a task's own layers.
 
     Args:
         model: a task.
-        config: configuration of the run, which has the longest row and the rows of a batch.
-        num_replicas: replicas that share a batch.
+        config: configuration of the run, with the length of a row and the rows of a batch.
+        num_replicas: number of replicas that share a batch.
     """
     training = config.training
     backbone = model.backbone
@@ -63,7 +64,7 @@ def activations(model: keras.Model, config: AnyConfig, num_replicas: int) -> int
     inputs = length * backbone.hidden_dim * value_bytes
     attention_weights = backbone.num_heads * length**2 * value_bytes
     layer = _KEPT_INPUTS * inputs + _KEPT_WEIGHTS * attention_weights
-    # The last layer once more: while gradients are computed.
+    # One more layer: the gradients of its arrays.
     if training.recompute == "layers":
         row = backbone.num_layers * inputs + 2 * layer
     else:
@@ -75,10 +76,10 @@ def activations(model: keras.Model, config: AnyConfig, num_replicas: int) -> int
 
 
 def names_exhaustion(run: Callable[..., Any]) -> Callable[..., Any]:
-    """Decorates a function of a job and an output, for devices that have too little memory.
+    """Decorates a function of a job and an output, which may exhaust the memory of a device.
 
-    It raises a `TrainingError` of one line, which says what to change, in place of the errors of
-    TensorFlow and XLA.
+    It replaces the errors of TensorFlow and XLA by a `TrainingError` of one line that says what to
+    change.
     """
 
     @functools.wraps(run)
@@ -99,14 +100,16 @@ def names_exhaustion(run: Callable[..., Any]) -> Callable[..., Any]:
 def is_exhaustion(error: BaseException) -> bool:
     """Whether an error says that a device has too little memory.
 
-    TensorFlow has the same class of errors for full disks and for too many open files.
+    The message decides, because TensorFlow raises the same class for full disks and for too many
+    open files.
     """
     return isinstance(error, MemoryError) or bool(_OUT_OF_MEMORY.search(str(error)))
 
 
 def _advice(training: TrainingConfig | FinetuningTrainingConfig) -> str:
-    """Changes that take less memory: some are for the same run, others for a new one."""
-    for_run, for_new_run = [], []
+    """Lists settings that need less memory, first those that the same run may change."""
+    for_run = []
+    for_new_run = []
     if training.recompute == "none":
         for_run.append("training.recompute=layers")
     num_parts = training.accumulation_steps

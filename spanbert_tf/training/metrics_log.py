@@ -1,4 +1,4 @@
-"""`metrics.jsonl` of a run, and what TensorBoard shows of it."""
+"""Writes the metrics of a run to `metrics.jsonl` and to TensorBoard."""
 
 import contextlib
 import glob
@@ -6,43 +6,48 @@ import json
 import os
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from typing import Annotated, Any
+from typing import TYPE_CHECKING, Annotated, Any
 
 import keras
 import tensorflow as tf
 from annotated_types import Ge
 from keras.src import backend as keras_backend
 from tensorboard.plugins.hparams import api as hparams
-from typing_extensions import TypedDict  # pydantic wants this one before Python 3.12
+from typing_extensions import TypedDict  # pydantic needs this one before Python 3.12
 
 from spanbert_tf.errors import BadInputError, reason
 from spanbert_tf.files.output import write_text
 from spanbert_tf.files.text_files import parse_json
 from spanbert_tf.terminal import print_line
 
-METRICS_FILE, LOGS = "metrics.jsonl", "logs"
-_TRAINING, _VALIDATION = "train", "validation_"
+METRICS_FILE = "metrics.jsonl"
+LOGS = "logs"
+# Folders of TensorBoard's files, below `LOGS`.
+_TRAINING = "train"
+_VALIDATION = "validation"
+_PREFIX = "validation_"  # of the metrics of an evaluation
 
 
 class MetricsLog:
     """Writes `metrics.jsonl` and TensorBoard's scalars.
 
     A line of training has `step`, `learning_rate`, `gradient_norm` (of the last step, before
-    clipping), `tokens_per_second` and the model's metrics, as means over the steps since the line
-    before (or since an evaluation, a restart or a new phase between them). A line of an
+    clipping), `tokens_per_second` and the model's metrics. The metrics are means over an interval:
+    the steps since the previous line, evaluation, restart or change of phase. A line of an
     evaluation has `step` and the metrics with the prefix `validation_`.
 
     Args:
         directory: directory of the run.
-        first_step: steps that are done; lines about later steps are removed, in TensorBoard, too.
-        is_due: whether there is a line after a step.
-        learning_rate: the rate as a function of the step, from 0.
-        tokens_per_step: word pieces of a batch, padding apart.
-        hyperparameters: name → value, for TensorBoard's table of runs.
-        writes: whether this process writes; the others only take part in reading the metrics.
+        first_step: number of finished steps. Lines of later steps are removed, also from
+            TensorBoard.
+        is_due: a function that says whether a line follows a step.
+        learning_rate: maps a step, counted from 0, to its learning rate.
+        tokens_per_step: mean number of word pieces of a batch, without padding.
+        hyperparameters: maps a name to a value, for TensorBoard's table of runs.
+        writes: whether this process writes. Other workers only take part in reading the metrics.
 
     Attributes:
-        directory: where the lines of training are for TensorBoard.
+        directory: directory of TensorBoard's files of training.
         last_line: the last line of training; empty before the first one.
     """
 
@@ -73,30 +78,26 @@ class MetricsLog:
 
     @property
     def evaluated_steps(self) -> set[int]:
-        """The steps after which an evaluation was logged."""
-        return {line["step"] for line in self._lines if _is_evaluation(line)}
+        """The steps whose evaluation was logged."""
+        return {int(line["step"]) for line in self._lines if _is_evaluation(line)}
 
     def evaluations(self) -> list[dict[str, float]]:
-        """The evaluations so far: `step` and the metrics without their prefix."""
-        return [
-            {name.removeprefix(_VALIDATION): value for name, value in line.items()}
-            for line in self._lines
-            if _is_evaluation(line)
-        ]
+        """Returns the evaluations so far: `step` and the metrics without their prefix."""
+        return [_without_prefix(line) for line in self._lines if _is_evaluation(line)]
 
     def begin_interval(self) -> None:
-        """Has the next step begin an interval."""
+        """Starts an interval with the next step."""
         self._starts_interval = True
 
     def on_step_begin(self, step: int, model: keras.Model) -> None:
-        """Begins an interval where one is due, with metrics set back and a new clock."""
+        """Resets the metrics and the clock if an interval starts with this step."""
         if self._starts_interval:
             model.reset_metrics()
             self._interval_start = (step, time.perf_counter())
             self._starts_interval = False
 
     def on_step_end(self, step: int, model: keras.Model) -> None:
-        """Writes a line of training where one is due."""
+        """Writes a line of training if one is due."""
         if not self._is_due(step):
             return
         self.last_line = self.line_so_far(step, model)
@@ -104,13 +105,13 @@ class MetricsLog:
         self.begin_interval()
 
     def line_so_far(self, step: int, model: keras.Model) -> dict[str, float]:
-        """The line of training that would be written after a step; reading it waits for the device.
+        """Returns the line of training after a step, and waits for the device to compute it.
 
-        All workers of several must call it in the same step.
+        If several workers share the run, all of them must call this after the same step.
         """
         model.fetch_state()
-        # Keras' `logs` would be the mean of the replicas' means, which have unequal numbers of
-        # targets.
+        # Not Keras' `logs`: they are the mean of the replicas' means, although the replicas have
+        # different numbers of targets.
         metrics = {name: float(value) for name, value in model.get_metrics_result().items()}
         first_step, start = self._interval_start
         tokens = (step - first_step) * self._tokens_per_step
@@ -123,34 +124,35 @@ class MetricsLog:
         }
 
     def write_evaluation(self, step: int, metrics: Mapping[str, float]) -> None:
-        """Writes a line of an evaluation, after which an interval of training begins."""
-        named = {f"{_VALIDATION}{name}": float(value) for name, value in metrics.items()}
+        """Writes a line of an evaluation, and starts an interval of training."""
+        named = {f"{_PREFIX}{name}": float(value) for name, value in metrics.items()}
         self._write({"step": step, **named})
         self._starts_interval = True
 
     def _open(self, logs: str, has_later_lines: bool) -> None:
-        """Opens TensorBoard's files; drops what a run wrote after its last checkpoint."""
-        if os.path.exists(self._path):  # a killed process may have left half a line
+        """Opens TensorBoard's files, and drops the lines after the last checkpoint of the run."""
+        if os.path.exists(self._path):  # a killed process may have left an incomplete line
             write_text(self._path, "".join(json.dumps(line) + "\n" for line in self._lines))
         if has_later_lines:
             for path in glob.glob(os.path.join(glob.escape(logs), "*", "events*")):
-                os.remove(path)  # such a file cannot be cut
+                os.remove(path)  # it is written again below, since it cannot be truncated
         self._writers = {
             name: tf.summary.create_file_writer(os.path.join(logs, name))
-            for name in (_TRAINING, "validation")
+            for name in (_TRAINING, _VALIDATION)
         }
-        for line in self._lines if has_later_lines else ():
-            self._write_scalars(line)
+        if has_later_lines:
+            for line in self._lines:
+                self._write_scalars(line)
         for writer in self._writers.values():
             writer.flush()
 
     def _write_hyperparameters(self, values: Mapping[str, Any]) -> None:
-        """Numbers, texts and flags as they are, others as texts; nothing private, such as paths."""
-        plain = {
-            name: value if isinstance(value, bool | int | float | str) else str(value)
-            for name, value in values.items()
-            if not name.startswith("data.")
-        }
+        """Writes hyperparameters; those of `data` are left out, since paths may be private."""
+        plain: dict[str, bool | int | float | str] = {}
+        for name, value in values.items():
+            if name.startswith("data."):
+                continue
+            plain[name] = value if isinstance(value, bool | int | float | str) else str(value)
         with self._writers[_TRAINING].as_default():
             hparams.hparams(plain)
 
@@ -163,27 +165,27 @@ class MetricsLog:
         self._write_scalars(line).flush()
 
     def _write_scalars(self, line: dict[str, float]) -> tf.summary.SummaryWriter:
-        writer = self._writers["validation" if _is_evaluation(line) else _TRAINING]
+        writer = self._writers[_VALIDATION if _is_evaluation(line) else _TRAINING]
         with writer.as_default(line["step"]):
-            for name, value in line.items():
+            for name, value in _without_prefix(line).items():
                 if name != "step":
-                    tf.summary.scalar(name.removeprefix(_VALIDATION), value)
+                    tf.summary.scalar(name, value)
         return writer
 
 
 class Profile:
-    """What the devices do in some steps, for TensorBoard's profiler.
+    """Records what the devices do in some steps, for TensorBoard's profiler.
 
-    It shows whole executions: those of the first step, of the last one, and all between.
+    It records whole executions: those of the first and of the last step, and all between them.
 
     Args:
-        steps: the first and the last step, from 1; `None` for no profile.
-        directory: where TensorBoard finds it.
-        steps_per_execution: steps of an execution.
-        writes: whether this process writes it.
+        steps: the first and the last step, counted from 1; `None` for no profile.
+        directory: directory of TensorBoard's files.
+        steps_per_execution: number of steps of an execution.
+        writes: whether this process writes the profile.
 
     Attributes:
-        ends: the steps after which it begins and ends; empty for no profile.
+        ends: numbers of finished steps at which the profile starts and ends; empty for no profile.
     """
 
     def __init__(
@@ -197,27 +199,29 @@ class Profile:
         self.ends: tuple[int, ...] = ()
         if steps:
             first, last = steps
-            num_before = (first - 1) // steps_per_execution  # executions
-            num_after = -(-last // steps_per_execution)
-            self.ends = (num_before * steps_per_execution, num_after * steps_per_execution)
-        self._directory, self._writes = directory, writes
+            first_execution = (first - 1) // steps_per_execution
+            last_execution = (last - 1) // steps_per_execution
+            start = first_execution * steps_per_execution
+            self.ends = (start, (last_execution + 1) * steps_per_execution)
+        self._directory = directory
+        self._writes = writes
         self._is_running = False
 
     def on_step_begin(self, step: int) -> None:
-        """Begins, after so many steps; a run that goes on in the middle begins there."""
+        """Starts the profile if it is due after `step` steps; a resumed run may start it late."""
         if self._writes and self.ends and self.ends[0] <= step < self.ends[1]:
-            self._writes = False  # once, whatever comes of it
+            self._writes = False  # also if it fails, the profile is started once
             with _named_failure():
                 keras_backend.tensorboard.start_trace(self._directory)
                 self._is_running = True
 
     def on_step_end(self, step: int) -> None:
-        """Ends, after so many steps."""
+        """Ends the profile if it is due after `step` steps."""
         if self._is_running and step >= self.ends[1]:
             self.stop()
 
     def stop(self) -> None:
-        """Writes what there is."""
+        """Ends the profile if it is running, and writes it."""
         if self._is_running:
             self._is_running = False
             with _named_failure():
@@ -226,22 +230,29 @@ class Profile:
 
 @contextlib.contextmanager
 def _named_failure() -> Iterator[None]:
-    """A profiler that fails, such as one that runs already, or on a full disk, ends no run."""
+    """Prints a failure of the profiler, which does not end the run.
+
+    It fails, for example, if another profile is running or the disk is full.
+    """
     try:
         yield
     except (tf.errors.OpError, RuntimeError, OSError) as error:
         print_line(f"training.profile_steps: no profile is written ({reason(error)})")
 
 
-class _Line(TypedDict, extra_items=float):
-    step: Annotated[int, Ge(0)]
+if TYPE_CHECKING:
+    _Line = dict[str, float]  # mypy does not know `extra_items` (PEP 728) yet
+else:
+
+    class _Line(TypedDict, extra_items=float):
+        step: Annotated[int, Ge(0)]
 
 
 def read_metrics(path: str) -> list[dict[str, float]]:
-    """Reads `metrics.jsonl`; a last line that a killed process did not finish is left out.
+    """Reads `metrics.jsonl`, without an incomplete last line, which a killed process leaves.
 
     Raises:
-        BadInputError: another line is not an object of numbers with a step.
+        BadInputError: a complete line is not a JSON object of numbers with a step.
     """
     lines = []
     try:
@@ -255,4 +266,9 @@ def read_metrics(path: str) -> list[dict[str, float]]:
 
 
 def _is_evaluation(line: Mapping[str, float]) -> bool:
-    return any(name.startswith(_VALIDATION) for name in line)
+    return any(name.startswith(_PREFIX) for name in line)
+
+
+def _without_prefix(line: Mapping[str, float]) -> dict[str, float]:
+    """Removes the prefix of an evaluation from the names of metrics."""
+    return {name.removeprefix(_PREFIX): value for name, value in line.items()}

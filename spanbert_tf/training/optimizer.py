@@ -1,6 +1,6 @@
 """AdamW with BERT's schedule, BERT's exceptions from weight decay, and groups of variables.
 
-An update is read from `AdamW.apply`. What differs between backends is in `update_operations`.
+Start to read at `AdamW.apply`. `update_operations` has the operations that differ by backend.
 """
 
 import dataclasses
@@ -16,14 +16,16 @@ from spanbert_tf.training import update_operations
 # Biases and LayerNorm's scales and shifts (BERT, `optimization.py`). The rule goes by name:
 # KerasHub's attention biases are 2-D, so the number of dimensions does not tell them apart.
 _NOT_DECAYED = ("bias", "gamma", "beta")
-_FIRST_LOSS_SCALE, _UPDATES_AT_SCALE = 2.0**15, 2_000  # those of Keras
+# The values of `keras.optimizers.LossScaleOptimizer`.
+_FIRST_LOSS_SCALE = 2.0**15
+_UPDATES_AT_SCALE = 2_000
 # Options of Keras' optimizers that are refused, and why.
 _REFUSED = {
     "gradient_accumulation_steps": "fails under replication; use the configuration's "
     "training.accumulation_steps",
-    "amsgrad": "is not here: the step has an epsilon for each variable, and may correct no bias",
-    "clipvalue": "is not here; gradients are clipped by norms: global_clipnorm, or clipnorm",
-    "loss_scale_factor": "is not here; dynamic_loss_scale finds one",
+    "amsgrad": "is not supported: each variable has its own epsilon, and may have no correction",
+    "clipvalue": "is not supported; gradients are clipped by norms: global_clipnorm, or clipnorm",
+    "loss_scale_factor": "is not supported; use dynamic_loss_scale",
 }
 
 
@@ -33,17 +35,17 @@ class WarmupLinearDecay(keras.optimizers.schedules.LearningRateSchedule):
 
     Steps count from 0. The rate grows from `learning_rate / warmup_steps` in the first step to
     `learning_rate` in step `warmup_steps - 1`, still has that value in step `warmup_steps`, and
-    falls after it. It would be 0 in step `total_steps`, which is not trained any more: no step is
-    spent on a rate of 0.
+    decreases afterwards. It would reach 0 in step `total_steps`, after the last trained step, so
+    no step has a rate of 0.
 
-    Variables that are trained from a later step on warm up from there, and join the linear decay
-    of the others.
+    With `first_step` the warm-up starts later, for variables that are frozen before. Afterwards
+    their rate follows the same linear decay.
 
     Args:
         learning_rate: the peak.
-        warmup_steps: steps of the warm-up; with 0 the schedule begins at the peak.
-        total_steps: steps of the whole schedule, more than `warmup_steps`.
-        first_step: step in which the warm-up begins; the rate is 0 before it.
+        warmup_steps: number of steps of the warm-up; with 0 the schedule starts at the peak.
+        total_steps: number of steps of the whole schedule; must exceed `warmup_steps`.
+        first_step: step in which the warm-up starts; the rate is 0 before it.
     """
 
     def __init__(
@@ -60,7 +62,7 @@ class WarmupLinearDecay(keras.optimizers.schedules.LearningRateSchedule):
         self.first_step = first_step
 
     def __call__(self, step: keras.KerasTensor) -> keras.KerasTensor:
-        """The learning rate of a step, float32; the step is a scalar of any type."""
+        """Computes the learning rate of a step, float32; the step is a scalar of any type."""
         # float32 represents every step below 2**24 = 16.8 M exactly.
         step = ops.cast(step, "float32")
         decay = (self.total_steps - step) / (self.total_steps - self.warmup_steps)
@@ -79,16 +81,16 @@ class WarmupLinearDecay(keras.optimizers.schedules.LearningRateSchedule):
 
 @dataclasses.dataclass(frozen=True)
 class VariableGroup:
-    """Variables that are trained with values of their own, such as a task's new layers.
+    """Variables that are trained with their own values, such as a task's new layers.
 
     Attributes:
         paths: paths of the variables (`keras.Variable.path`).
-        learning_rate: schedule of their learning rate. Before its `first_step` gradients must be 0
-            or left out; the steps of bias correction are counted from there.
-        weight_decay: decoupled, with the exceptions of `AdamW`.
+        learning_rate: schedule of their learning rate. Before its `first_step` the gradients must
+            be 0 or left out. Bias correction counts the steps from there.
+        weight_decay: decoupled weight decay, with the exceptions of `AdamW`.
         epsilon: added to the root of the second moment.
-        global_clipnorm: limit of the norm of these gradients alone; `None`: they are part of the
-            norm of all other variables.
+        global_clipnorm: limit of the norm of the group's gradients; `None` clips them together
+            with the gradients of all other variables.
     """
 
     paths: tuple[str, ...]
@@ -100,14 +102,14 @@ class VariableGroup:
 
 @dataclasses.dataclass(frozen=True)
 class VariableValues:
-    """The values that one variable is trained with: those of its group, or the optimizer's.
+    """The values by which one variable is trained: those of its group or of the optimizer.
 
     Attributes:
-        schedule: schedule of the group; `None`: the optimizer's learning rate.
+        schedule: schedule of the group; `None` for the learning rate of the optimizer.
         factor: factor of the learning rate.
         weight_decay: decoupled weight decay; 0 for none.
         epsilon: added to the root of the second moment.
-        clip: index of the limit that its gradient is clipped by.
+        clip: index of the limit by which the gradient is clipped.
     """
 
     schedule: WarmupLinearDecay | None
@@ -120,29 +122,31 @@ class VariableValues:
 def values_of_variables(
     optimizer: "AdamW", variables: Sequence[keras.Variable]
 ) -> tuple[list[float | None], list[VariableValues]]:
-    """The limits that gradients are clipped by, and the values of each variable.
+    """Returns the limits by which gradients are clipped, and the values of each variable.
 
-    The first limit is that of all variables without another one. Limits of the groups follow, and,
-    where each variable is clipped by itself, one for each. `None` is no limit.
+    The first limit applies to all variables that have no other one. The limits of the groups
+    follow. With `clipnorm`, a limit for each remaining variable follows. `None` means no limit.
 
     Args:
         optimizer: the optimizer, with its groups.
-        variables: all variables that it trains.
+        variables: all variables that the optimizer trains.
 
     Raises:
-        ValueError: a group names a variable that is not trained, or that another group names.
+        ValueError: a group names a variable that is not trained or that is in another group.
     """
     group_of_path = _groups_of_paths(optimizer.groups, {variable.path for variable in variables})
     limits = [optimizer.global_clipnorm]
     limits += [group.global_clipnorm for group in optimizer.groups]
     values = []
     for variable in variables:
-        index = group_of_path.get(variable.path)
-        group = None if index is None else optimizer.groups[index]
+        group = None
         clip = 0
-        if group is not None and group.global_clipnorm is not None:
-            clip = 1 + index
-        elif optimizer.clipnorm is not None:
+        if variable.path in group_of_path:
+            index = group_of_path[variable.path]
+            group = optimizer.groups[index]
+            if group.global_clipnorm is not None:
+                clip = 1 + index
+        if clip == 0 and optimizer.clipnorm is not None:
             clip = len(limits)
             limits.append(optimizer.clipnorm)
         own = group or optimizer
@@ -151,7 +155,7 @@ def values_of_variables(
             weight_decay = own.weight_decay
         values.append(
             VariableValues(
-                schedule=group and group.learning_rate,
+                schedule=None if group is None else group.learning_rate,
                 factor=optimizer.learning_rate_factors.get(variable.path, 1.0),
                 weight_decay=weight_decay,
                 epsilon=own.epsilon,
@@ -162,7 +166,7 @@ def values_of_variables(
 
 
 def _groups_of_paths(groups: Sequence[VariableGroup], known: set[str]) -> dict[str, int]:
-    """Path of a variable → index of its group."""
+    """Maps the path of a variable to the index of its group."""
     indices: dict[str, int] = {}
     for index, group in enumerate(groups):
         for path in group.paths:
@@ -178,11 +182,11 @@ class AdamStep(NamedTuple):
     """The coefficients of one step of Adam; scalars of the variable's type.
 
     Attributes:
-        rate: learning rate.
+        rate: the learning rate.
         powers: both betas to the power of the step; 0 without bias correction.
         betas: decay rates of the moments.
         epsilon: added to the root of the second moment.
-        decay: share of the variable that decays in this step; `None` for no decay.
+        decay: fraction by which weight decay reduces the variable; `None` for no decay.
     """
 
     rate: keras.KerasTensor
@@ -195,12 +199,12 @@ class AdamStep(NamedTuple):
 def clip_factors(
     norms: keras.KerasTensor, limits: Sequence[float | None], scale: keras.KerasTensor | float
 ) -> list[keras.KerasTensor | float]:
-    """What the gradients of each clip are multiplied with: 1 / scale, or less above the limit.
+    """Computes the factors that unscale and clip gradients: 1 / scale, or less above a limit.
 
     Args:
-        norms: norms of the gradients of the scaled loss, float32 [clips].
-        limits: limits of the norms of the unscaled gradients; `None`: no limit.
-        scale: what the loss was multiplied with.
+        norms: for each limit, the norm of its gradients of the scaled loss, float32 [limits].
+        limits: limits of the norms of the unscaled gradients; `None` for no limit.
+        scale: factor by which the loss was scaled.
     """
     factors = []
     for norm, limit in zip(ops.unstack(norms, len(limits)), limits, strict=True):
@@ -214,20 +218,20 @@ def clip_factors(
 def next_loss_scale(
     scale: keras.KerasTensor, num_updates: keras.KerasTensor, is_finite: keras.KerasTensor
 ) -> tuple[keras.KerasTensor, keras.KerasTensor]:
-    """The scale of the next loss and its number of updates.
+    """Computes the scale of the next loss, and the number of updates at that scale.
 
-    The scale doubles after 2,000 updates, and halves, to 1 at least, where one is left out.
+    The scale doubles after 2,000 updates. A skipped update halves it, down to 1.
 
     Args:
         scale: scale of the loss, float32 scalar.
         num_updates: number of updates at this scale before this one, int32 scalar.
-        is_finite: whether the gradients are finite, or the update is left out.
+        is_finite: whether the gradients are finite; otherwise the update is skipped.
     """
     grows = ops.equal(num_updates, _UPDATES_AT_SCALE - 1)
     larger = scale * ops.where(grows, 2.0, 1.0)
     smaller = ops.maximum(scale / 2.0, 1.0)
-    begins_anew = ops.logical_or(grows, ops.logical_not(is_finite))
-    return ops.where(is_finite, larger, smaller), ops.where(begins_anew, 0, num_updates + 1)
+    is_new_scale = ops.logical_or(grows, ops.logical_not(is_finite))
+    return ops.where(is_finite, larger, smaller), ops.where(is_new_scale, 0, num_updates + 1)
 
 
 @keras.saving.register_keras_serializable(package="spanbert_tf")
@@ -236,35 +240,36 @@ class AdamW(keras.optimizers.AdamW):
 
     It differs from Keras 3.15 in these points:
 
-    - Biases and LayerNorm are exempt from weight decay, by name. The exemption is an argument, so
-      it survives `get_config` and saving.
+    - Biases and LayerNorm are exempt from weight decay by name. The exemption is an argument of the
+      constructor, so it survives `get_config` and saving.
     - Bias correction of the moments is optional. BertAdam (Devlin et al., 2019, `optimization.py`)
       has none.
     - Gradients of embedding look-ups are made dense first. They arrive as `tf.IndexedSlices` with
-      an index for every occurrence of a token. Keras squares those occurrences one by one in Adam's
-      second moment and in the global norm, where the square of their sum is meant.
+      an index for every occurrence of a token. Keras squares each occurrence in Adam's second
+      moment and in the global norm, instead of their sum.
     - Gradients are added up over the replicas before they are clipped, not after.
-    - If the gradients' global norm is not finite, on whichever replica, the update changes nothing.
-      `skipped_in_a_row` counts the updates that were left out since the last finite one.
-    - `gradient_norm` is the gradients' global norm before clipping, in the last finite update.
-    - With `dynamic_loss_scale`, for float16, a scale is halved then, to 1 at least, and doubled
-      after 2,000 finite updates. (`keras.optimizers.LossScaleOptimizer` only looks at the first
-      replica.)
+    - If the gradients' global norm is not finite on any replica, the update is skipped.
+      `skipped_in_a_row` counts the updates that were skipped since the last finite one.
+    - `gradient_norm` is the gradients' global norm before clipping, of the last finite update.
+    - With `dynamic_loss_scale`, for float16, a skipped update halves the scale of the loss, down to
+      1, and 2,000 finite updates double it. (`keras.optimizers.LossScaleOptimizer` checks only the
+      first replica.)
 
     Args:
-        bias_correction: whether the moments are corrected for beginning at 0.
-        exclude_from_weight_decay: last parts of the names of variables that do not decay.
+        bias_correction: whether the moments are corrected for starting at 0.
+        exclude_from_weight_decay: last parts of the names of variables without weight decay.
         dynamic_loss_scale: whether `scale_loss` scales the loss.
-        all_reduce_dtype: type in which replicas add up their gradients; by default their own.
-        groups: variables with values of their own; all others use the optimizer's. An optimizer
-            with groups cannot be saved with its model.
-        learning_rate_factors: path of a variable → factor of its learning rate.
-        **kwargs: as for `keras.optimizers.AdamW`. `clipnorm` limits the gradient of each variable
-            by itself, except in groups with a limit of their own.
+        all_reduce_dtype: dtype in which replicas add up their gradients; by default the dtype of
+            each gradient.
+        groups: groups of variables with their own values; all other variables use the
+            optimizer's. An optimizer with groups cannot be saved with its model.
+        learning_rate_factors: maps the path of a variable to the factor of its learning rate.
+        **kwargs: as for `keras.optimizers.AdamW`. `clipnorm` clips the gradient of each variable
+            separately, except in groups that have `global_clipnorm`.
 
     Raises:
-        ValueError: an option is not supported; or `build` is given other variables than those of
-            the groups, or one that two groups name.
+        ValueError: an option is not supported; or, from `build`, a group names a variable that is
+            not trained or that is in another group.
     """
 
     def __init__(
@@ -282,7 +287,7 @@ class AdamW(keras.optimizers.AdamW):
             if kwargs.get(name):
                 raise ValueError(f"{name} {reason}")
         if all_reduce_dtype and not update_operations.HAS_ALL_REDUCE:
-            raise ValueError("all_reduce_dtype is TensorFlow's alone: on JAX XLA adds gradients up")
+            raise ValueError("all_reduce_dtype needs TensorFlow: on JAX, XLA adds up the gradients")
         super().__init__(*args, **kwargs)
         self.bias_correction = bias_correction
         if isinstance(exclude_from_weight_decay, str):
@@ -298,7 +303,7 @@ class AdamW(keras.optimizers.AdamW):
 
     @property
     def schedule(self) -> keras.optimizers.schedules.LearningRateSchedule | float:
-        """The learning rate as it was given; `learning_rate` is the rate of the current step."""
+        """The learning rate or schedule of the constructor; `learning_rate` is the current rate."""
         return self._learning_rate
 
     def build(self, variables: Sequence[keras.Variable]) -> None:
@@ -318,7 +323,7 @@ class AdamW(keras.optimizers.AdamW):
         return self.add_variable((), initializer, dtype, aggregation="none", name=name)
 
     def scale_loss(self, loss: keras.KerasTensor) -> keras.KerasTensor:
-        """Scales the loss whose gradients `apply` takes."""
+        """Multiplies the loss by the current loss scale; `apply` takes gradients of the result."""
         if not self.dynamic_loss_scale:
             return loss
         return loss * self.loss_scale.value
@@ -328,15 +333,15 @@ class AdamW(keras.optimizers.AdamW):
         grads: Sequence[keras.KerasTensor | None],
         trainable_variables: Sequence[keras.Variable] | None = None,
     ) -> None:
-        """Updates the variables, or leaves the update out if a gradient is not finite.
+        """Updates the variables, or skips the update if a gradient is not finite.
 
-        Without a branch, which would be one more graph of all variables: an update that is left
-        out is a step of size 0 with gradients of 0, from which the moments learn nothing.
+        A skipped update is a step of size 0 with gradients of 0 that leaves the moments unchanged.
+        There is no branch for it, because a branch would double the graph of all variables.
 
         Args:
-            grads: gradients of the scaled loss of the global batch; on TensorFlow, in a replica's
-                context, of the replica's share of it. A variable whose gradient is `None` remains
-                as it is; micro-batches have zeros in place of `None`.
+            grads: gradients of the scaled loss of the global batch. On TensorFlow they are those of
+                the replica's share of the loss. A variable whose gradient is `None` is not changed;
+                micro-batches have zeros in place of `None`.
             trainable_variables: variables of the gradients; by default those of `build`.
         """
         variables = list(trainable_variables or self._trainable_variables)
@@ -354,9 +359,9 @@ class AdamW(keras.optimizers.AdamW):
             ops.where(is_finite, factor, 0.0) for factor in clip_factors(norms, self._limits, scale)
         ]
 
-        steps: dict[tuple, AdamStep] = {}  # shared: each is a dozen operations of the graph
+        steps: dict[tuple, AdamStep] = {}  # shared by variables: each takes a dozen operations
         for gradient, variable, own in zip(gradients, variables, values, strict=True):
-            if getattr(variable, "overwrite_with_gradient", False):  # a range of Keras' float8
+            if getattr(variable, "overwrite_with_gradient", False):  # the scale of Keras' float8
                 variable.assign(ops.where(is_finite, gradient, variable.value))
                 continue
             key = (id(own.schedule), own.factor, own.epsilon, own.weight_decay, variable.dtype)
@@ -377,9 +382,10 @@ class AdamW(keras.optimizers.AdamW):
     def _norms(
         self, gradients: Sequence[keras.KerasTensor], values: Sequence[VariableValues]
     ) -> keras.KerasTensor:
-        """The norm of the gradients of each clip, float32 [clips]; 0 for a clip without gradients.
+        """Computes the norm of the gradients of each limit, float32 [limits]; 0 without gradients.
 
-        One pass over the gradients tells how long they are and whether all are finite.
+        A norm is finite only if all its gradients are, so one pass over the gradients serves both
+        clipping and the check.
         """
         clipped: list[list[keras.KerasTensor]] = [[] for _ in self._limits]
         for gradient, own in zip(gradients, values, strict=True):
@@ -393,8 +399,10 @@ class AdamW(keras.optimizers.AdamW):
     def _step_of(
         self, values: VariableValues, dtype: str, is_finite: keras.KerasTensor
     ) -> AdamStep:
-        """The coefficients of the step of variables with these values."""
-        iterations, learning_rate, first_step = self.iterations.value, self.learning_rate, 0
+        """Computes the coefficients of the step of variables with these values."""
+        iterations = self.iterations.value
+        learning_rate = self.learning_rate
+        first_step = 0
         if values.schedule is not None:
             learning_rate = values.schedule(iterations)
             first_step = values.schedule.first_step
@@ -403,18 +411,18 @@ class AdamW(keras.optimizers.AdamW):
         powers = (ops.zeros((), dtype), ops.zeros((), dtype))
         if self.bias_correction:
             step = ops.cast(iterations + 1, dtype)
-            if first_step:  # updates that were left out let `iterations` lag behind
+            if first_step:  # `iterations` may be behind `first_step`: it counts no skipped updates
                 step = ops.maximum(step - first_step, 1.0)
             powers = (self.beta_1**step, self.beta_2**step)
 
-        def one_if_left_out(value: float) -> keras.KerasTensor:
+        def one_if_skipped(value: float) -> keras.KerasTensor:
             return ops.where(is_finite, ops.cast(value, dtype), 1.0)
 
         return AdamStep(
             rate,
             powers,
-            betas=(one_if_left_out(self.beta_1), one_if_left_out(self.beta_2)),
-            epsilon=one_if_left_out(values.epsilon),  # an epsilon of 0 would divide 0 by 0
+            betas=(one_if_skipped(self.beta_1), one_if_skipped(self.beta_2)),
+            epsilon=one_if_skipped(values.epsilon),  # with an epsilon of 0 the step would be 0 / 0
             decay=rate * values.weight_decay if values.weight_decay else None,
         )
 
@@ -435,7 +443,7 @@ class AdamW(keras.optimizers.AdamW):
                 variable.assign(ops.where(is_due, average.value, variable.value))
 
     def _count(self, is_finite: keras.KerasTensor, norm: keras.KerasTensor) -> None:
-        """Counts the update, or that it was left out, and finds the next loss scale."""
+        """Updates the counters, the gradient norm and the loss scale after an update."""
         assign = update_operations.assign
         assign(self.skipped_in_a_row, ops.where(is_finite, 0, self.skipped_in_a_row.value + 1))
         assign(self.gradient_norm, ops.where(is_finite, norm, self.gradient_norm.value))
@@ -449,10 +457,10 @@ class AdamW(keras.optimizers.AdamW):
         assign(self.iterations, iterations + ops.cast(is_finite, self.iterations.dtype))
 
     def get_config(self) -> dict:
-        """The arguments of the constructor.
+        """Returns the arguments of the constructor.
 
         Raises:
-            ValueError: there are groups, which cannot be saved.
+            ValueError: the optimizer has groups, which cannot be saved.
         """
         if self.groups:
             raise ValueError("an optimizer with groups of variables cannot be saved")

@@ -1,18 +1,18 @@
-"""The precision that a run computes in."""
+"""Chooses the precision of a run."""
 
 from spanbert_tf.training.devices import backend
-from spanbert_tf.training.run_directory import AnyConfig
+from spanbert_tf.training.run_directory import Config
 
-# Below this width a step is many small operations, which half precision makes no faster.
+# A step of a narrower model consists of small operations, which half precision makes no faster.
 _SMALLEST_WIDTH = 256
 
 
-def decide_precision(config: AnyConfig, before: AnyConfig | None, width: int) -> AnyConfig:
-    """The configuration of a run with the precision that it computes in from its first step on.
+def decide_precision(config: Config, before: Config | None, width: int) -> Config:
+    """Replaces `precision: auto` in the configuration of a run; a resumed run keeps its precision.
 
     Args:
         config: configuration of the command.
-        before: configuration that the run was begun with; `None` for a new one.
+        before: configuration with which the run was started; `None` for a new run.
         width: as for `choose_precision`.
     """
     training = config.training
@@ -26,19 +26,21 @@ def decide_precision(config: AnyConfig, before: AnyConfig | None, width: int) ->
 
 
 def choose_precision(precision: str, width: int, *, of_several_machines: bool = False) -> str:
-    """The Keras dtype policy for `training.precision`.
+    """Returns the name of the Keras dtype policy for `training.precision`.
 
-    `auto` is `mixed_bfloat16` on TPUs and where every GPU computes in it (compute capability 8,
-    A100 and newer), and `mixed_float16` where every GPU has tensor cores (7, V100). On a processor
-    it is `mixed_bfloat16` for a model of width 256 or more where the processor says that it has
-    AVX512-BF16 or AMX, and TensorFlow uses them: what else the machine does has no say. It is
-    `float32` elsewhere.
+    `auto` stands for:
+
+    - `mixed_bfloat16` on TPUs, and if all GPUs support it (compute capability 8, A100 and newer);
+    - `mixed_float16` if all GPUs have tensor cores (compute capability 7, V100);
+    - `mixed_bfloat16` on a CPU with AVX512-BF16 or AMX that TensorFlow uses, for a model of width
+      256 or more. The choice is not measured, so it does not depend on the load of the machine;
+    - `float32` otherwise.
 
     Args:
-        precision: `auto`, or a policy's name, which is returned as it is.
+        precision: `auto`, or the name of a policy, which is returned unchanged.
         width: the encoder's `hidden_dim`.
-        of_several_machines: whether other machines decide for themselves; as processors can
-            differ from one to the next, it is `float32` on them.
+        of_several_machines: whether several machines share the run. They choose separately, and
+            their CPUs may differ, so `auto` is `float32` on CPUs then.
     """
     if precision != "auto":
         return precision

@@ -1,4 +1,4 @@
-"""How far a run is: a bar on a terminal, lines elsewhere."""
+"""Shows the progress of a run: a bar on a terminal, lines elsewhere."""
 
 import datetime
 import sys
@@ -10,35 +10,43 @@ import rich.progress
 
 from spanbert_tf.terminal import print_line
 
-# Seconds until a run first says how far it is, whatever `log_every` is; less, if the steps so far
-# have shown how long one takes.
-_FIRST_LINE, _ENOUGH_STEPS = 30.0, 10.0
+# The first line appears after 30 seconds, or 10 seconds after the first step if that is earlier,
+# even if `log_every` is much longer. By then the time of a step can be estimated.
+_FIRST_LINE = 30.0
+_ENOUGH_STEPS = 10.0
 
 
 class RunProgress:
-    """Shows step, losses, learning rate, speed, the time that has passed and the time that is left.
+    """Shows the step, losses, learning rate, speed, elapsed time and remaining time.
 
-    It is a bar on a terminal. Elsewhere it is a line for each new line of the log. Before the first
-    line of the log there are early ones, each after twice the time of the one before.
+    On a terminal it shows a bar. Elsewhere it prints each new line of the log. Until the log has a
+    first line, it prints early lines, each after twice the time of the previous one.
 
     Args:
-        step: steps that are done.
-        num_steps: steps of the whole run.
+        step: number of finished steps.
+        num_steps: number of steps of the whole run.
     """
 
     def __init__(self, step: int, num_steps: int) -> None:
-        self._first_step, self._num_steps = step, num_steps
-        self._start: float | None = None
+        self._first_step = step
+        self._num_steps = num_steps
+        self._is_started = False
+        self._started_at = 0.0
         self._bar: rich.progress.Progress | None = None
-        self._compiled: tuple[int, float] | None = None  # step and time of the first step's end
+        # The first step is compiled before it runs, so the time that is left is estimated from
+        # the steps after it.
+        self._is_compiled = False
+        self._compiled_step = 0
+        self._compiled_at = 0.0
         self._early_at = 0.0  # when the next early line is due
         self._early_line: Mapping[str, float] = {}
 
     def start(self) -> None:
-        """Starts bar and clock with the first step."""
-        if self._start is not None:
+        """Starts the bar and the clock when the first step starts."""
+        if self._is_started:
             return
-        self._start = time.monotonic()
+        self._is_started = True
+        self._started_at = time.monotonic()
         if sys.stdout.isatty():
             columns = (
                 rich.progress.BarColumn(),
@@ -52,25 +60,27 @@ class RunProgress:
             self._bar.start()
 
     def end_step(self, step: int) -> None:
-        """Notes when the first step ends, which is compiled before it runs."""
-        if self._compiled is None:
-            now = time.monotonic()
-            self._compiled = (step, now)
-            self._early_at = min(self._start + _FIRST_LINE, now + _ENOUGH_STEPS)
+        """Records when the first step ends."""
+        if self._is_compiled:
+            return
+        self._is_compiled = True
+        self._compiled_step = step
+        self._compiled_at = time.monotonic()
+        self._early_at = min(self._started_at + _FIRST_LINE, self._compiled_at + _ENOUGH_STEPS)
 
     def is_early_line_due(self) -> bool:
-        """Whether it is time for a line if the log has none yet."""
+        """Whether an early line is due if the log has no line yet."""
         return time.monotonic() >= self._early_at
 
     def show_early(self, step: int, line: Mapping[str, float]) -> None:
-        """Shows a line before the log's first one; the next is due after twice the time."""
+        """Shows an early line; the next one is due after twice the elapsed time."""
         now = time.monotonic()
-        self._early_at = now + max(now - self._start, _FIRST_LINE)
+        self._early_at = now + max(now - self._started_at, _FIRST_LINE)
         self._early_line = line
         self._print(step, line)
 
     def show(self, step: int, line: Mapping[str, float]) -> None:
-        """Moves the bar, or prints the last line of the log if it is of this step."""
+        """Advances the bar, or prints the last line of the log if it belongs to this step."""
         if self._bar is not None or line.get("step") == step:
             self._print(step, line or self._early_line)
 
@@ -93,12 +103,12 @@ class RunProgress:
             parts.append(f"learning rate {line['learning_rate']:.2e}")
             parts.append(f"{line['tokens_per_second']:,.0f} tokens/s")
         now = time.monotonic()
-        parts.append(f"{_duration(now - self._start)} elapsed")
-        first, since = self._compiled  # the first step is compiled, unlike the others
+        parts.append(f"{_duration(now - self._started_at)} elapsed")
         if step == self._num_steps:
             parts.append(f"{_duration(0)} left")
-        elif step > first:
-            seconds = (now - since) / (step - first) * (self._num_steps - step)
+        elif step > self._compiled_step:
+            seconds_per_step = (now - self._compiled_at) / (step - self._compiled_step)
+            seconds = seconds_per_step * (self._num_steps - step)
             parts.append(f"{_duration(seconds)} left")
         return f"step {step:,} of {self._num_steps:,}: {', '.join(parts)}"
 
@@ -108,7 +118,7 @@ def _duration(seconds: float) -> str:
 
 
 def _describe_losses(line: Mapping[str, float]) -> str:
-    """The loss, and the losses that it is the sum of if there are several."""
+    """Formats the loss, and its parts if it is the sum of several losses."""
     losses = {name: value for name, value in line.items() if name.endswith("_loss")}
     text = f"loss {line['loss']:.4f}"
     if len(losses) < 2:

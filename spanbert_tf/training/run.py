@@ -1,4 +1,4 @@
-"""One run, from its checks to its end: pre-training and every fine-tuning task go through it."""
+"""Runs a job, pre-training or the fine-tuning of a task, from its checks to its end."""
 
 import os
 from typing import Any
@@ -22,23 +22,24 @@ from spanbert_tf.training.watch import Watch
 def run(
     job: Job, output: str, num_devices: int | None = None, *, backend_changed: bool = False
 ) -> Any:
-    """Trains from the newest checkpoint to the end, or until a signal stops it.
+    """Trains from the newest checkpoint to the end of the run, or until a signal stops it.
 
     Args:
-        job: what is trained.
+        job: the job to run.
         output: directory of the run; several workers share it.
-        num_devices: devices of each machine to use, all by default.
-        backend_changed: whether a run of another backend of Keras is to go on from its checkpoint.
+        num_devices: number of devices of each machine to use; all by default.
+        backend_changed: whether to resume a run that was started on another backend of Keras.
 
     Returns:
-        What `job.finish` returns; `None` if a signal ended the run, with a checkpoint.
+        The result of `job.finish`; `None` if a signal ended the run, after saving a checkpoint.
 
     Raises:
         BadInputError: a file or directory cannot be used, or a record is damaged.
-        MismatchError: what the run is to read does not fit together, or is not what it began with.
-        ConfigurationError: the devices cannot share the batch equally, or are not there.
-        TrainingError: gradients were not finite again and again, another worker was lost, or a
-            device has too little memory.
+        MismatchError: the inputs of the run do not fit together, or differ from those with which
+            the run was started.
+        ConfigurationError: the devices cannot share the batch equally, or do not exist.
+        TrainingError: the gradients of many steps in a row were not finite, another worker was
+            lost, or a device has too little memory.
     """
     # Check.
     directory = RunDirectory(output)
@@ -54,7 +55,7 @@ def run(
     steps = saved_steps(place)
     is_new = not steps
     with lost_workers_named(output, devices):
-        # Before anything is built, which takes all workers on JAX.
+        # Check before anything is built: on JAX, building a model needs all workers.
         devices.check_same_step(max(steps, default=0), output)
         with devices.scope(), weights_are_loaded(not is_new or directory.is_finished):
             model = job.build(devices)
@@ -86,7 +87,8 @@ def run(
         devices.say(f"{where}: {job.describe(model)}")
         devices.say(f"{output}: {room}")
         devices.say(describe_step(model, job.config, devices.num_replicas))
-        if advice := unused_card(NVIDIA_CARD):
+        advice = unused_card(NVIDIA_CARD)
+        if advice:
             devices.say(advice)
 
         # Train.
@@ -94,12 +96,12 @@ def run(
             watch.catch_up()
             for phase in job.phases(step):
                 model.freeze(phase.frozen)
-                # Not the task's own `fit`: the batches are what its preprocessor would make.
+                # Not the task's own `fit`, which would preprocess the batches again.
                 keras.Model.fit(
                     model,
                     job.batches(phase.first),
-                    callbacks=watch.until(phase.last),  # it stops `fit` at that step
-                    shuffle=False,  # the data set is shuffled
+                    callbacks=watch.until(phase.last),  # they stop `fit` after that step
+                    shuffle=False,  # the data set is shuffled already
                     verbose=0,
                 )
 
@@ -108,6 +110,6 @@ def run(
             return None
         result = job.finish(model, checkpoints, output, is_chief=devices.is_chief)
         if devices.is_chief and not training.keep_checkpoints:
-            directory.sync()  # the preset is all that is left of the run
+            directory.sync()  # the preset is on the disk before the checkpoints are deleted
             checkpoints.remove()
         return result

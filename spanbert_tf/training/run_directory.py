@@ -1,4 +1,4 @@
-"""The directory of a training run, and whether a command may go on with it."""
+"""Checks and writes the directory of a training run."""
 
 import contextlib
 import json
@@ -18,13 +18,16 @@ from spanbert_tf.files.output import Output, write_text
 from spanbert_tf.files.paths import check_no_link, is_work_file
 from spanbert_tf.files.preset import PRESET_KIND
 
-AnyConfig = TypeVar("AnyConfig", bound=FinetuningConfig | PretrainingConfig)
+AnyConfig = FinetuningConfig | PretrainingConfig
+Config = TypeVar("Config", FinetuningConfig, PretrainingConfig)
 
-CHECKPOINTS, ADAPTER = "checkpoints", "adapter"
+# Names in the directory of a run.
+CHECKPOINTS = "checkpoints"
+ADAPTER = "adapter"
 BACKEND = "KERAS_BACKEND"
 
-# When to stop, to look and to save, on which devices, and what is done after the last step: these
-# may change in the middle of a run.
+# Settings that may change while a run is not finished. They decide when to stop, evaluate and save,
+# on which devices to train, and what to do after the last step.
 _CHANGEABLE = frozenset(
     {
         "training.steps",
@@ -49,12 +52,13 @@ _CHANGEABLE = frozenset(
         "prediction.batch_size",
     }
 )
-# Of these, what decides which weights are kept: of a finished run without checkpoints it is done.
-_OF_RESULT = ("training.keep_best", "training.best_metric", "training.initial_encoder_share")
+# Settings among them that decide which weights are kept. They cannot change once the run is
+# finished and its checkpoints are deleted.
+_RESULT_SETTINGS = ("training.keep_best", "training.best_metric", "training.initial_encoder_share")
 _FORMAT = 3
-_GRID = "grid."  # section of what other runs try: a grid may get further values later
-# The learning rate has followed them already; a longer run is another one that begins with its
-# weights. Key: the option that names these.
+_GRID = "grid."  # the values of a grid, which may be extended later
+# Settings of the learning-rate schedule, which past steps have followed. A longer training is
+# another run that starts with the weights of this one, by this option.
 _SCHEDULE = {
     "training.schedule_steps": "--initial-preset",
     "training.epochs": "--preset",
@@ -63,32 +67,32 @@ _SCHEDULE = {
 
 
 class RunDirectory:
-    """The directory of a run, or of what several runs share.
+    """The directory of a run, or the directory that several runs share.
 
     Args:
-        path: path of the directory, which need not exist.
+        path: path of the directory; it may not exist yet.
     """
 
     def __init__(self, path: str) -> None:
         self._path = path
 
-    def check(self, config: AnyConfig, load: Callable[[str], AnyConfig]) -> AnyConfig | None:
-        """Checks that the directory is new, empty, or of a run with the same configuration.
+    def check(self, config: Config, load: Callable[[str], Config]) -> Config | None:
+        """Checks that the directory is new, empty, or that of a run with the same configuration.
 
-        A run may be somebody else's: what the command writes over is what it is called, and no
-        link.
+        The run may come from someone else, so links and special files are refused: the command
+        would overwrite files elsewhere.
 
         Args:
             config: configuration of the command.
-            load: path of a `config.yaml` → configuration.
+            load: a function that reads the `config.yaml` at a path.
 
         Returns:
-            The configuration that the run was begun with; `None` for a new one.
+            The configuration with which the run was started; `None` for a new run.
 
         Raises:
-            BadInputError: the directory holds something else.
-            MismatchError: a value differs that may not change in the middle of a run; or the run
-                was begun when the same values meant something else.
+            BadInputError: the directory holds something other than a run.
+            MismatchError: a setting differs that must not change during a run; or the run was
+                started by a version in which the settings had another meaning.
         """
         self.check_content()
         path = os.path.join(self._path, CONFIG_FILE)
@@ -104,36 +108,44 @@ class RunDirectory:
         return before
 
     def check_inputs(self, now: Mapping[str, str | None]) -> None:
-        """Checks that a run goes on with what it was begun with, wherever that is now.
+        """Checks that a resumed run gets the inputs with which it was started, at any path.
 
         Args:
-            now: option → digest of the content, `None` where the option is not given.
+            now: maps an option to the digest of its content, or to `None` if it is not given.
 
         Raises:
-            BadInputError: the description is damaged.
-            MismatchError: a content differs.
+            BadInputError: `inputs.json` is damaged.
+            MismatchError: the content of an input differs.
         """
         before = self._read_inputs()
-        for option, digest in now.items() if before else ():
+        if not before:
+            return
+        for option, digest in now.items():
             if before.get(option) != digest:
-                further = "; --backend-changed goes on all the same" if option == BACKEND else ""
+                further = ""
+                if option == BACKEND:
+                    further = "; --backend-changed resumes it nevertheless"
                 raise MismatchError(
                     f"{self._path}: this run was begun with another {option}; name another "
                     f"--output, or give what the run was begun with{further}"
                 )
 
     def check_result(self, config: AnyConfig, before: AnyConfig | None) -> None:
-        """Checks that what a finished run has kept is what a configuration asks for.
+        """Checks that a finished run has kept the weights that a configuration asks for.
 
         Args:
             config: configuration of the command.
-            before: that of the run.
+            before: configuration of the run.
 
         Raises:
-            MismatchError: it would be other weights, of checkpoints that are not there any more.
+            MismatchError: the configuration asks for other weights, and the checkpoints from which
+                they would come are deleted.
         """
-        old, new = flat_values(before) if before else {}, flat_values(config)
-        for key in _OF_RESULT:
+        if before is None:
+            return
+        old = flat_values(before)
+        new = flat_values(config)
+        for key in _RESULT_SETTINGS:
             if key in old and old[key] != new[key]:
                 raise MismatchError(
                     f"{self._path}: was finished with {key} {old[key]} and kept no checkpoints to "
@@ -142,20 +154,20 @@ class RunDirectory:
 
     @property
     def is_finished(self) -> bool:
-        """Whether there is what a run writes last."""
+        """Whether the run has written its preset, its last output."""
         return os.path.isdir(os.path.join(self._path, PRESET))
 
     def check_room(self, parts: Mapping[str, int]) -> str:
         """Checks that the disk has room for a whole run.
 
         Args:
-            parts: what is written → bytes.
+            parts: maps the name of an output to its number of bytes.
 
         Returns:
-            What the run will take, in words.
+            A clause that says how much space the run will take.
 
         Raises:
-            BadInputError: it is not there.
+            BadInputError: there is too little space.
         """
         sizes = ", ".join(f"{name} {decimal(size)}" for name, size in parts.items() if size)
         needed = f"up to {decimal(sum(parts.values()))} on disk ({sizes})"
@@ -170,34 +182,31 @@ class RunDirectory:
         return needed
 
     def _num_bytes(self) -> int:
-        """What a run takes already of what it will."""
-        paths = (
-            os.path.join(parent, name)
-            for part in (CHECKPOINTS, PRESET)
-            for parent, _, names in os.walk(os.path.join(self._path, part))
-            for name in names
-        )
+        """Returns the number of bytes of the checkpoints and the preset that exist already."""
         size = 0
-        for path in paths:
-            # The chief may be removing what a killed process has left.
-            with contextlib.suppress(FileNotFoundError):
-                size += os.path.getsize(path)
+        for part in (CHECKPOINTS, PRESET):
+            for parent, _, names in os.walk(os.path.join(self._path, part)):
+                for name in names:
+                    # The chief may be deleting what a killed process has left.
+                    with contextlib.suppress(FileNotFoundError):
+                        size += os.path.getsize(os.path.join(parent, name))
         return size
 
     def sync(self) -> None:
-        """Returns when the disk has all files of the run, and their names."""
+        """Returns when all files of the run and their names are on the disk."""
         for parent, _, names in os.walk(self._path):
-            for path in (*(os.path.join(parent, name) for name in names), parent):
+            paths = [os.path.join(parent, name) for name in names]
+            for path in [*paths, parent]:
                 descriptor = os.open(path, os.O_RDONLY)
                 os.fsync(descriptor)
                 os.close(descriptor)
 
     def write_inputs(self, inputs: Mapping[str, str | int | None]) -> None:
-        """Writes `inputs.json`, for `check_inputs`, with the format of runs of this version.
+        """Writes `inputs.json`, which `check_inputs` reads, with the format of this version.
 
         Args:
-            inputs: as for `check_inputs`, and what else there is to know of them; others that were
-                written before stay.
+            inputs: digests, as for `check_inputs`, and further facts. Facts that were written
+                before under other names are kept.
         """
         os.makedirs(self._path, exist_ok=True)
         noted = {**self._read_inputs(), RUN_FORMAT: _FORMAT, **inputs}
@@ -205,17 +214,17 @@ class RunDirectory:
         write_text(path, json.dumps(noted, indent=1) + "\n")
 
     def write(self, config: AnyConfig, inputs: Mapping[str, str | int | None]) -> None:
-        """Writes `inputs.json`, and `config.yaml` last: a directory that has one is a run."""
+        """Writes `inputs.json`, then `config.yaml`, by which a directory is recognized as a run."""
         self.write_inputs(inputs)
         write_text(os.path.join(self._path, CONFIG_FILE), config.to_yaml())
 
     def check_content(self) -> None:
-        """Checks that the directory is new, empty, or a run's, of regular files without links."""
+        """Checks that the directory is new, empty or a run, without links and special files."""
         if not os.path.exists(self._path):
             return
         names = os.listdir(self._path) if os.path.isdir(self._path) else ["a file"]
         others = [name for name in names if not is_work_file(name)]
-        # A run that ended while it began has its inputs alone.
+        # A run that ended while it was being started has only its inputs.
         is_begun = others == [INPUTS_FILE] and self._read_inputs().get(RUN_FORMAT) == _FORMAT
         if others and CONFIG_FILE not in names and not is_begun:
             raise BadInputError(
@@ -223,13 +232,14 @@ class RunDirectory:
             )
         for parent, directories, files in os.walk(self._path):
             for name in (*directories, *files):
-                check_no_link(path := os.path.join(parent, name))
+                path = os.path.join(parent, name)
+                check_no_link(path)
                 refuse_special_file(path)
         for name in {PRESET, ADAPTER}.intersection(names):
             Output(os.path.join(self._path, name), PRESET_KIND, overwrite=True).check()
 
     def _read_inputs(self) -> dict[str, Any]:
-        """What `inputs.json` says; nothing where there is none."""
+        """Reads `inputs.json`; an empty dict if the file does not exist."""
         path = os.path.join(self._path, INPUTS_FILE)
         if not os.path.exists(path):
             return {}
@@ -244,7 +254,7 @@ def _compare_values(directory: str, before: Mapping[str, Any], now: Mapping[str,
     for key, value in now.items():
         if key.startswith(_GRID) or key in _CHANGEABLE or key not in before or value == before[key]:
             continue
-        if (key, value) == ("training.precision", "auto"):  # decided when the run began
+        if key == "training.precision" and value == "auto":  # was decided when the run was started
             continue
         advice = "name another --output, or leave the value as it is"
         if key in _SCHEDULE:

@@ -1,4 +1,4 @@
-"""What happens beside the steps of a run: log, checkpoints, evaluations, reasons to stop."""
+"""The callback of a run: logs, saves, evaluates, and decides when to stop."""
 
 import signal
 import time
@@ -15,14 +15,16 @@ from spanbert_tf.training.job import Job, TrainingDiverged, check_best
 from spanbert_tf.training.metrics_log import MetricsLog, Profile
 from spanbert_tf.training.progress import RunProgress
 
-_MILLISECONDS_BETWEEN_QUESTIONS = 2_000  # much less than the notice before a machine is taken away
+_MILLISECONDS_BETWEEN_CHECKS = (
+    2_000  # much shorter than the notice before a cloud machine is preempted
+)
 
 
 class StopTraining(Exception):
-    """The run ends before its last step; caught by `Watch`. Its text is the line that is printed.
+    """Ends a run before its last step. `Watch` catches it and prints its text.
 
     Attributes:
-        is_interrupted: whether the same command will continue the run.
+        is_interrupted: whether the same command will resume the run.
     """
 
     def __init__(self, line: str, *, is_interrupted: bool) -> None:
@@ -31,25 +33,26 @@ class StopTraining(Exception):
 
 
 class Watch(keras.callbacks.Callback):
-    """The one callback of a run; what it does after a step is read from `on_train_batch_end`.
+    """The only callback of a run. `on_train_batch_end` shows what it does after a step.
 
-    Use it as a context manager around all `fit`s of a run: it handles signals, saves the last
-    step, and catches `StopTraining`.
+    Use it as a context manager around all calls of `fit` of a run: it handles signals, saves the
+    last step, and catches `StopTraining`.
 
-    It counts the steps of the whole run, over `fit`s and restarts. The optimizer's own counter
-    leaves out the steps that overflow in float16. Executions of several steps end at multiples of
-    `training.steps_per_execution`, which divides the periods of log, checkpoints and evaluations.
+    It counts the steps of the whole run, across calls of `fit` and restarts. The counter of the
+    optimizer does not count the steps that overflow in float16. Executions of several steps end at
+    multiples of `training.steps_per_execution`, which divides the periods of log, checkpoints and
+    evaluations.
 
     Args:
-        job: what is trained.
-        model: its model.
+        job: the job of the run.
+        model: the model of the job.
         checkpoints: the checkpoints of the run.
         output: directory of the run.
-        devices: devices of the run; of several workers one writes and prints.
-        step: steps that are done already.
+        devices: devices of the run. Of several workers, only the chief writes and prints.
+        step: number of finished steps.
 
     Attributes:
-        step: steps that are done.
+        step: number of finished steps.
         is_interrupted: whether a signal has ended the run.
     """
 
@@ -68,7 +71,7 @@ class Watch(keras.callbacks.Callback):
         self._training = job.config.training
         self._last_step = job.num_steps  # of this `fit`
         self._job = job
-        self._trained = model  # Keras' `model` is set later
+        self._trained = model  # Keras sets `self.model` when `fit` starts
         self._checkpoints = checkpoints
         self._output = output
         self._devices = devices
@@ -89,9 +92,10 @@ class Watch(keras.callbacks.Callback):
         )
         self._signals = StopSignals()
         self._progress = RunProgress(step, job.num_steps) if devices.is_chief else None
-        # When several workers asked each other for signals, and the step when they do it again.
-        self._asked_at_step, self._asked_at = step, time.monotonic()
-        self._asks_at_step = step
+        # When workers last asked each other for signals, and the step after which they ask next.
+        self._asked_at_step = step
+        self._asked_at = time.monotonic()
+        self._next_asking_step = step
 
     def __enter__(self) -> "Watch":
         self._signals.__enter__()
@@ -111,9 +115,10 @@ class Watch(keras.callbacks.Callback):
             if error is None or is_early:
                 self._checkpoints.save(self.step)
                 self._checkpoints.wait()
-            self._profile.stop()  # when all is saved
+            self._profile.stop()  # after saving, which matters more
             try:
-                if error is None:  # a signal may have come while the last step was scored or saved
+                # A signal may have arrived while the last step was evaluated or saved.
+                if error is None:
                     self.stop_on_signal()
             except StopTraining as late:
                 error = late
@@ -126,26 +131,27 @@ class Watch(keras.callbacks.Callback):
             self._signals.__exit__()
 
     def catch_up(self) -> None:
-        """Evaluates after a step if the run was stopped between the step and its evaluation."""
+        """Evaluates a resumed run if it was stopped between a step and its evaluation."""
         if self.step and self.step not in self._log.evaluated_steps:
             self._evaluate()
         self._stop_if_patience_ends()
 
     def until(self, step: int) -> keras.callbacks.CallbackList:
-        """The callbacks of a `fit` that ends after a step."""
+        """Returns the callbacks for a `fit` that ends after a step."""
         self._last_step = step
         return _CallbacksWithoutResults([self], add_history=True, model=self._trained)
 
     def on_epoch_begin(self, epoch: int, logs: dict | None = None) -> None:
-        """Begins an interval of the log, since Keras resets the metrics here."""
+        """Starts an interval of the log, since Keras resets the metrics here."""
         self._log.begin_interval()
 
     def on_train_batch_begin(self, batch: int, logs: dict | None = None) -> None:
-        """Decides how many steps come next, and begins an interval of the log if one has ended.
+        """Sets the number of steps of the execution, and starts an interval of the log if due.
 
-        `batch` does not tell the step: Keras counts as if all executions had as many.
+        The step does not follow from `batch`: Keras counts as if all executions had the same number
+        of steps.
         """
-        # The first execution of a run that continues may be shorter, and the last one of a `fit`.
+        # The first execution of a resumed run and the last one of a `fit` may be shorter.
         num_steps = self._training.steps_per_execution
         self._num_executed = min(num_steps - self.step % num_steps, self._last_step - self.step)
         self._trained.steps_per_execution = self._num_executed
@@ -155,7 +161,7 @@ class Watch(keras.callbacks.Callback):
             self._progress.start()
 
     def on_train_batch_end(self, batch: int, logs: dict | None = None) -> None:
-        """Counts the steps, and does what is due, in this order."""
+        """Counts the steps, then logs, saves, shows and evaluates where due, in this order."""
         self.step += self._num_executed
         self._trained.stop_training = self.step == self._last_step
         if self._progress:
@@ -163,20 +169,20 @@ class Watch(keras.callbacks.Callback):
         self._log.on_step_end(self.step, self._trained)
         if self._is_result_needed():
             self._trained.fetch_state()
-            self._stop_on_divergence()  # before the checkpoint, so that the last one is a good one
+            self._stop_on_divergence()  # before saving, so that the last checkpoint is good
             self._save()
             self._stop_on_agreed_signal()
-            self._show()  # after the checkpoint: a failing terminal cannot prevent it
-            self._evaluate()  # inside `fit`, so that the stream of batches goes on
+            self._show()  # after saving, which a failing terminal must not prevent
+            self._evaluate()  # inside `fit`, so that the stream of batches is not restarted
         else:
             self._show()
         self._profile.on_step_end(self.step)
 
     def _is_result_needed(self) -> bool:
-        """Whether a result of the step is needed now: to fetch one is to wait for the device."""
+        """Whether the result of the step is needed now. Fetching it waits for the device."""
         return (
             # All workers ask each other for signals after the same step.
-            (self._devices.are_several and self.step >= self._asks_at_step)
+            (self._devices.are_several and self.step >= self._next_asking_step)
             or self._signals.received is not None
             or self.step % self._training.max_skipped_steps < self._num_executed
             or self._is_log_due(self.step)
@@ -192,7 +198,7 @@ class Watch(keras.callbacks.Callback):
         )
 
     def _stop_on_divergence(self) -> None:
-        """Stops if too many updates in a row were left out; these changed no weight."""
+        """Raises `TrainingDiverged` if too many updates in a row were skipped."""
         skipped = int(self._trained.optimizer.skipped_in_a_row.numpy())
         if skipped >= self._training.max_skipped_steps:
             raise TrainingDiverged(self.step, skipped)
@@ -212,10 +218,10 @@ class Watch(keras.callbacks.Callback):
         return every is not None and self.step % every == 0
 
     def stop_on_signal(self) -> None:
-        """Ends the run if one of its workers got a signal; all of them ask after the same step.
+        """Ends the run if any of its workers has received a signal.
 
-        Evaluations call it, too: they can take longer than the notice before a machine is taken
-        away.
+        All workers must call it after the same step. Evaluations call it after each batch, since an
+        evaluation can take longer than the notice before a machine is taken away.
         """
         if not self._devices.any(self._signals.received is not None):
             return
@@ -227,16 +233,17 @@ class Watch(keras.callbacks.Callback):
         raise StopTraining(line, is_interrupted=True)
 
     def _stop_on_agreed_signal(self) -> None:
-        """As `stop_on_signal`; several workers ask every two seconds, as each waits for all."""
-        if self._devices.are_several and self.step < self._asks_at_step:
+        """Calls `stop_on_signal`; several workers, which wait for all, do so every 2 seconds."""
+        if self._devices.are_several and self.step < self._next_asking_step:
             return
         self.stop_on_signal()
         now = time.monotonic()
         num_steps = max(self.step - self._asked_at_step, 1)
         milliseconds = round(1_000 * (now - self._asked_at) / num_steps)
-        self._asked_at_step, self._asked_at = self.step, now
-        pace = max(self._devices.agreed(milliseconds), 1)  # milliseconds a step, in all workers
-        self._asks_at_step = self.step + max(_MILLISECONDS_BETWEEN_QUESTIONS // pace, 1)
+        self._asked_at_step = self.step
+        self._asked_at = now
+        pace = max(self._devices.agreed(milliseconds), 1)  # milliseconds per step, of all workers
+        self._next_asking_step = self.step + max(_MILLISECONDS_BETWEEN_CHECKS // pace, 1)
 
     def _show(self) -> None:
         if not self._progress:
@@ -245,23 +252,23 @@ class Watch(keras.callbacks.Callback):
         if line or not self._progress.is_early_line_due():
             self._progress.show(self.step, line)
             return
-        # The first line of the log may be hours away. With several workers all would have to read
-        # their losses now.
+        # The first line of the log may be hours away. An early line of several workers shows no
+        # losses, because all workers would have to read theirs now.
         if not self._devices.are_several:
             line = self._log.line_so_far(self.step, self._trained)
         self._progress.show_early(self.step, line)
 
     def _evaluate(self) -> None:
-        """Evaluates if it is due, logs, keeps the best checkpoint, and stops if patience ends."""
+        """Evaluates if due, keeps the best checkpoint, logs, and stops if the patience is over."""
         if not self._job.evaluates_after(self.step):
             return
         metrics, remark = self._job.evaluate(self._trained, self.stop_on_signal)
         if self._job.best.metric not in metrics:
-            self._checkpoints.save(self.step)  # the same command continues from here
+            self._checkpoints.save(self.step)  # the same command resumes from here
         check_best(self._job.best, metrics, self._output)
         if self._training.keep_best:
             self._checkpoints.keep_if_best(self.step, metrics)
-        # Last: a run that is killed before evaluates again.
+        # The log comes last: a run that is killed earlier evaluates again when it is resumed.
         self._log.write_evaluation(self.step, metrics)
         shown = ", ".join(f"{name.replace('_', ' ')} {v:.4f}" for name, v in metrics.items())
         precision = named_precision(self._training.precision)
@@ -273,25 +280,26 @@ class Watch(keras.callbacks.Callback):
             self._stop_if_patience_ends()
 
     def _stop_if_patience_ends(self) -> None:
-        patience, best = self._job.patience, self._job.best
+        patience = self._job.patience
         if patience is None:
             return
+        best = self._job.best
         values = [line[best.metric] for line in self._log.evaluations()]
         is_over = bool(values) and len(values) - 1 - best.place(values) >= patience
-        # The chief decides: a run that continues reads its lines, and the scores of other workers
-        # may differ in the last bits.
+        # The chief decides, because the scores of other workers may differ in the last bits, and a
+        # resumed run reads the chief's log.
         if self._devices.any(is_over and self._devices.is_chief):
             line = f"no better for {patience} evaluations: stopped"
             raise StopTraining(line, is_interrupted=False)
 
 
 class _CallbacksWithoutResults(keras.callbacks.CallbackList):
-    """Keras' list, without the results of a step: to fetch them is to wait for the device."""
+    """Keras' list, without the results of a step, since fetching them waits for the device."""
 
     _results: dict | None = None
 
     def on_train_batch_end(self, batch: int, logs: dict | None = None) -> None:
-        # At most one step is in flight beside the running one: a longer queue delays signals and
+        # Keep at most one step in flight besides the running one: a longer queue delays signals and
         # makes CPU devices wait for each other.
         wait_until_computed(self._results)
         self._results = logs
@@ -299,5 +307,5 @@ class _CallbacksWithoutResults(keras.callbacks.CallbackList):
 
 
 def named_precision(precision: str) -> str:
-    """What is said of a score that was not computed in float32, as an end of a clause."""
+    """Returns ` in PRECISION` for a score that was not computed in float32, else nothing."""
     return "" if precision == "float32" else f" in {precision.removeprefix('mixed_')}"

@@ -336,7 +336,7 @@ class TaskTests:
         child, statuses = run_on_jax(finetune, goes_on, evaluate)
         assert statuses == [EXIT_BAD_INPUT, 0, 0], child.stderr
         assert "begun with another KERAS_BACKEND" in child.stderr
-        assert "--backend-changed goes on all the same" in child.stderr
+        assert "--backend-changed resumes it nevertheless" in child.stderr
         lines, others = (read_metrics(str(run / METRICS_FILE)) for run in (here, there))
         assert len(lines) == len(others) >= 8
         for expected, found in zip(lines, others, strict=True):

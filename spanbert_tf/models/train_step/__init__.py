@@ -8,9 +8,9 @@ import keras
 if keras.backend.backend() == "tensorflow":
     from spanbert_tf.models.train_step import tensorflow as backend
 elif keras.backend.backend() == "jax":
-    from spanbert_tf.models.train_step import jax as backend
+    from spanbert_tf.models.train_step import jax as backend  # type: ignore[no-redef]
 else:
-    from spanbert_tf.models.train_step import plain as backend
+    from spanbert_tf.models.train_step import plain as backend  # type: ignore[no-redef]
 
 TrainStep = backend.TrainStep
 traced_once = backend.traced_once

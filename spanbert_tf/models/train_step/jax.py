@@ -13,13 +13,14 @@ import keras
 import numpy as np
 from jax import numpy as jnp
 
+from spanbert_tf.models.mixins import MixinBase
 from spanbert_tf.models.objective import BatchLoss, loss_of
 from spanbert_tf.models.train_step.micro_batches import equal_parts
 
 _State = tuple[list, list, list, list]  # values of trained, other, optimizer's, metrics' variables
 
 
-class TrainStep:
+class TrainStep(MixinBase):
     """The training step of `fit` and of the commands, as on TensorFlow.
 
     Mix it into a Keras model beside `Objectives`. A `keras.distribution` shares the rows of the
@@ -31,14 +32,16 @@ class TrainStep:
 
     def compile(
         self,
-        *args: object,
+        optimizer: str | keras.Optimizer = "rmsprop",
+        loss: str | keras.losses.Loss | None = None,
+        *,
         accumulation_steps: int = 1,
         jit_compile: bool | str = "auto",
         **kwargs,
     ) -> None:
         """As on TensorFlow; `jit_compile` is ignored: XLA always compiles the step."""
         self._accumulation_steps = accumulation_steps
-        super().compile(*args, jit_compile="auto", **kwargs)
+        super().compile(optimizer=optimizer, loss=loss, jit_compile="auto", **kwargs)
 
     def __setattr__(self, name: str, value: object) -> None:
         """As in Keras, which would search the state for layers after each step."""
@@ -226,7 +229,7 @@ def _compiled(
 ) -> Callable[..., Any]:
     @jax.jit
     def run(values: list, *arguments: Any) -> Any:
-        model = reference()
+        model: keras.Model = reference()
         with keras.StatelessScope(state_mapping=list(zip(model.variables, values, strict=True))):
             return function(model, *arguments)
 

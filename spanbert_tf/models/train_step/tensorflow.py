@@ -11,6 +11,7 @@ from typing import Any
 import keras
 import tensorflow as tf
 
+from spanbert_tf.models.mixins import MixinBase
 from spanbert_tf.models.objective import BatchLoss, loss_of
 from spanbert_tf.models.train_step.micro_batches import equal_parts
 
@@ -21,7 +22,7 @@ _MIRRORED = (tf.distribute.MirroredStrategy, tf.distribute.MultiWorkerMirroredSt
 _Gradients = list[tf.Tensor | tf.IndexedSlices | None]
 
 
-class TrainStep:
+class TrainStep(MixinBase):
     """The training step of `fit` and of the commands, under any `tf.distribute` strategy.
 
     Mix it into a Keras model beside `Objectives`. The targets of the global batch are counted
@@ -38,7 +39,9 @@ class TrainStep:
 
     def compile(
         self,
-        *args: object,
+        optimizer: str | keras.Optimizer = "rmsprop",
+        loss: str | keras.losses.Loss | None = None,
+        *,
         accumulation_steps: int = 1,
         jit_compile: bool | str = "auto",
         **kwargs,
@@ -46,7 +49,8 @@ class TrainStep:
         """Configures the model for training, as `keras.Model.compile`.
 
         Args:
-            *args: as for `keras.Model.compile`.
+            optimizer: as for `keras.Model.compile`.
+            loss: as for `keras.Model.compile`; `None`: the model's own objectives.
             accumulation_steps: M, the number of micro-batches that the rows of each replica are cut
                 into to save memory. If N does not divide the rows, there are more. They make one
                 update together.
@@ -59,13 +63,13 @@ class TrainStep:
             jit_compile = False  # it compiles what it runs; once more inside fails (keras #19448)
         elif jit_compile == "auto" and self.distribute_strategy.num_replicas_in_sync > 1:
             jit_compile = False
-        compiles = bool(jit_compile) and kwargs.get("loss") is None
+        compiles = bool(jit_compile) and loss is None
         self._compiles_replicas = compiles and isinstance(self.distribute_strategy, _MIRRORED)
         if self._compiles_replicas:
             jit_compile = False
         self._accumulation_steps = accumulation_steps
         self._compile_forward_and_backward()
-        super().compile(*args, jit_compile=jit_compile, **kwargs)
+        super().compile(optimizer=optimizer, loss=loss, jit_compile=jit_compile, **kwargs)
 
     def freeze(self, variables: Sequence[keras.Variable]) -> None:
         """Freezes variables from the next `fit` on, and trains all others again.
@@ -73,7 +77,7 @@ class TrainStep:
         Args:
             variables: the variables to freeze; an empty sequence unfreezes all.
         """
-        self._frozen = frozenset()
+        self._frozen = frozenset[int]()
         self._build_optimizer()  # now: later it would not know the variables that are frozen first
         self._frozen = frozenset(id(variable) for variable in variables)
         # Existing graphs train the former variables.
@@ -91,7 +95,7 @@ class TrainStep:
                 self._forward_and_backward, autograph=False, jit_compile=True, reduce_retracing=True
             )
 
-    def make_train_function(self, force: bool = False) -> Callable[..., dict]:
+    def make_train_function(self, force: bool = False) -> Callable[..., Any]:
         """As in Keras; builds the optimizer first, or the step would be traced twice."""
         self._build_optimizer()
         return super().make_train_function(force)
@@ -257,11 +261,11 @@ class _StepLoop:
                 raise
             return self._model.get_metrics_result()
 
-    def _run_one(self, iterator: Iterator) -> dict[str, tf.Tensor]:
+    def _run_one(self, iterator: tf.data.Iterator) -> dict[str, tf.Tensor]:
         self._run_next(iterator, 1)
         return self._model.get_metrics_result()
 
-    def _run_many(self, iterator: Iterator, num_steps: tf.Tensor) -> dict[str, tf.Tensor]:
+    def _run_many(self, iterator: tf.data.Iterator, num_steps: tf.Tensor) -> dict[str, tf.Tensor]:
         def run_step(index: tf.Tensor) -> tuple[tf.Tensor]:
             self._run_next(iterator, index + 1)
             return (index + 1,)
@@ -270,7 +274,7 @@ class _StepLoop:
         tf.while_loop(lambda index: index < num_steps, run_step, (0,), parallel_iterations=1)
         return self._model.get_metrics_result()
 
-    def _run_next(self, iterator: Iterator, num_done: int | tf.Tensor) -> None:
+    def _run_next(self, iterator: tf.data.Iterator, num_done: int | tf.Tensor) -> None:
         """Runs the step of the next batch, after which `num_done` are done."""
         batch = iterator.get_next()
         with tf.control_dependencies(tf.nest.flatten(batch, expand_composites=True)):

@@ -1,4 +1,4 @@
-"""Where a run computes: its devices, and the processes that share it.
+"""The devices of a run, and the processes that share it.
 
 `backend` is the module of Keras' backend, `tensorflow` or `jax`; both have the same functions.
 """
@@ -18,9 +18,9 @@ from spanbert_tf.training.cluster import Cluster
 if keras.backend.backend() == "jax":
     from spanbert_tf.training.devices import jax as backend
 else:
-    from spanbert_tf.training.devices import tensorflow as backend
+    from spanbert_tf.training.devices import tensorflow as backend  # type: ignore[no-redef]
 
-# What is raised where another worker cannot be reached any more.
+# Errors that are raised if another worker cannot be reached any more.
 LOST_WORKER_ERRORS = (
     tf.errors.UnavailableError,
     tf.errors.AbortedError,
@@ -28,24 +28,24 @@ LOST_WORKER_ERRORS = (
     tf.errors.DeadlineExceededError,
     *backend.LOST_WORKER_ERRORS,
 )
-NVIDIA_CARD = "/dev/nvidia0"  # of the driver; a container that is given the card has it
+NVIDIA_CARD = "/dev/nvidia0"  # exists where the driver is loaded, also in containers with a GPU
 
 
 class Devices:
-    """The devices and processes of a run; make it before any other TensorFlow operation.
+    """The devices and processes of a run; create it before any other TensorFlow operation.
 
-    It also sets what holds for the whole process: the order of sums, determinism, and Keras' seed.
+    It also sets the order of sums, determinism and Keras' seed for the whole process.
 
     Args:
-        training: section of the configuration.
+        training: section `training` of the configuration.
         num_devices: as for `make_strategy`.
 
     Attributes:
-        strategy: distribution strategy of the run; on JAX, where Keras shares the batches among
-            the devices of a `keras.distribution`, TensorFlow's default.
-        num_replicas: devices that share a batch.
+        strategy: distribution strategy of the run. On JAX it is TensorFlow's default, and Keras
+            shares each batch among the devices of a `keras.distribution`.
+        num_replicas: number of devices that share a batch.
         are_several: whether several processes share the run.
-        are_tpu: whether TensorFlow trains on a TPU, which compiles a step for each shape.
+        are_tpu: whether TensorFlow trains on a TPU, where each shape has its own compiled step.
         is_chief: whether this process writes.
 
     Raises:
@@ -66,31 +66,32 @@ class Devices:
         keras.utils.set_random_seed(training.library_seed)
 
     def scope(self) -> contextlib.AbstractContextManager:
-        """A context in which variables that are made belong to the run."""
+        """Returns the context in which the variables of the run must be created."""
         return self.strategy.scope()
 
     def for_workers(self, batches: tf.data.Dataset) -> tf.data.Dataset:
-        """Global batches for several workers, each of which takes its own rows of every batch.
+        """Gives each of several workers its own rows of every global batch.
 
-        Cutting comes last, so every worker computes the whole batch: masking 256 rows takes 7 ms.
+        The rows are taken last, so every worker computes the whole batch; masking 256 rows takes
+        7 ms.
 
         Args:
-            batches: the same in every worker.
+            batches: the global batches, which are the same in every worker.
         """
         return backend.take_own_rows(batches) if self.are_several else batches
 
     def leave(self, model: keras.Model) -> None:
-        """Ends what several processes share: from now on each computes for itself."""
+        """Separates the processes of a run: from now on each computes for itself."""
         if self.are_several:
             backend.leave_cluster(model)
 
     def say(self, line: str) -> None:
-        """Prints a line, once for all workers."""
+        """Prints a line; of several workers, only the chief does."""
         if self.is_chief:
             print_line(line)
 
     def describe(self, model: keras.Model, precision: str) -> str:
-        """What runs where in which precision, in a line."""
+        """Describes the size of the model, the devices and the precision."""
         parameters = sum(math.prod(variable.shape) for variable in model.trainable_variables)
         devices = f"{self.num_replicas} {backend.device_kind()}"
         if self.num_replicas > 1:
@@ -98,19 +99,19 @@ class Devices:
         return f"{parameters:,} trained parameters on {devices} in {precision}"
 
     def any(self, flag: bool) -> bool:
-        """Whether `flag` is true in any of the processes; all of them must ask."""
+        """Whether `flag` is true in any of the processes; all of them must call this."""
         return self._sum(int(flag)) > 0 if self.are_several else flag
 
     def wait_for_all(self) -> None:
-        """Returns when all processes have called it."""
+        """Returns when all processes have called this."""
         self.any(False)
 
     def agreed(self, value: int) -> int:
-        """The mean of a number over all processes, which is the same in each; all must ask."""
+        """Returns the mean of a number over all processes; all of them must call this."""
         return self._sum(value) // self.num_replicas if self.are_several else value
 
     def check_same_step(self, step: int, directory: str) -> None:
-        """Checks that all processes begin with the same step."""
+        """Checks that all processes start with the same step."""
         if self.are_several and self._sum(step) != step * self.num_replicas:
             raise MismatchError(
                 f"{directory}: this worker found step {step}, others another one; all workers need "
@@ -124,14 +125,14 @@ class Devices:
 def make_strategy(
     training: TrainingConfig | FinetuningTrainingConfig, num_devices: int | None = None
 ) -> tf.distribute.Strategy:
-    """The strategy that a configuration asks for; call it before any other TensorFlow operation.
+    """Makes the strategy of a configuration; call it before any other TensorFlow operation.
 
     Args:
-        training: section of the configuration.
-        num_devices: devices of this machine to use, all by default.
+        training: section `training` of the configuration.
+        num_devices: number of devices of this machine to use; all by default.
 
     Raises:
-        ConfigurationError: the devices are not there, cannot share the batch equally, or other
+        ConfigurationError: the devices do not exist or cannot share the batch equally, or other
             processes of the run cannot be reached.
     """
     if training.strategy == "one_device" and (num_devices or 1) > 1:
@@ -153,14 +154,16 @@ def make_strategy(
 
 
 def _num_replicas(strategy: tf.distribute.Strategy) -> int:
-    """How many devices share a batch."""
+    """Returns the number of devices that share a batch."""
     distribution = keras.distribution.distribution()
-    return distribution.device_mesh.devices.size if distribution else strategy.num_replicas_in_sync
+    if distribution:
+        return distribution.device_mesh.devices.size
+    return strategy.num_replicas_in_sync
 
 
 def unused_card(device_file: str) -> str | None:
-    """What to do where a card of this machine is not used; `None` where there is none, or it is."""
-    # Devices that a run was told not to see are no mistake.
+    """Returns advice if a GPU of this machine is not used; `None` if there is nothing to advise."""
+    # A user may hide GPUs from a run on purpose.
     if not os.path.exists(device_file) or os.environ.get("CUDA_VISIBLE_DEVICES") in ("", "-1"):
         return None
     if backend.device_kind() != "CPU":

@@ -1,4 +1,4 @@
-"""Devices of JAX: Keras shares batches among them by a `keras.distribution`."""
+"""The devices of JAX, among which Keras shares batches by a `keras.distribution`."""
 
 import contextlib
 import functools
@@ -25,22 +25,24 @@ from spanbert_tf.training.cluster import Cluster, port_is_taken
 LIBRARY, GPU_EXTRA = "JAX", "jax_cuda"
 LOST_WORKER_ERRORS = (JaxRuntimeError,)  # beside those of `tf.errors`
 _SECONDS_OF_SILENCE = 30  # until a process counts as lost
-# Seconds: the supervisor of this process has less patience; and the first process scores and
-# writes while the others have ended.
-_JOINING_LIMIT, _ENDING_LIMIT = 3_600, 86_400
+# Seconds to wait for all processes to join. Whoever starts the processes gives up earlier.
+_JOINING_LIMIT = 3_600
+# Seconds to wait for all processes to end. The chief scores and writes after the others have ended.
+_ENDING_LIMIT = 86_400
 _OF_GLOO = re.compile(rb"\[Gloo\] Rank ")
 
 
 def make_strategy(
     training: TrainingConfig | FinetuningTrainingConfig, num_devices: int | None
 ) -> tf.distribute.Strategy:
-    """TensorFlow's default strategy: Keras shares each batch among JAX's devices.
+    """Sets up data parallelism on JAX's devices, and returns TensorFlow's default strategy.
 
-    See `spanbert_tf.training.devices`; all devices hold the same weights.
+    See `spanbert_tf.training.devices.make_strategy`.
     """
     flags = os.environ.get("XLA_FLAGS", "")
     if training.deterministic and DETERMINISTIC not in flags:
-        os.environ["XLA_FLAGS"] = f"{flags} {DETERMINISTIC}".strip()  # before JAX sees devices
+        # JAX reads the flags when it initializes its devices.
+        os.environ["XLA_FLAGS"] = f"{flags} {DETERMINISTIC}".strip()
     name = training.strategy
     if name == "tpu":
         raise ConfigurationError(
@@ -50,7 +52,7 @@ def make_strategy(
     keras.distribution.set_distribution(None)
     if name == "one_device":
         return tf.distribute.get_strategy()
-    with contextlib.suppress(RuntimeError):  # JAX runs already, on the devices that it has
+    with contextlib.suppress(RuntimeError):  # JAX is initialized already
         jax.config.update("jax_num_cpu_devices", num_devices or 1)
     if name == "multi_worker":
         join_processes()
@@ -59,8 +61,10 @@ def make_strategy(
     devices = keras.distribution.list_devices()
     if name == "mirrored":
         devices = devices[:num_devices]
-    if len(devices) > 1:  # one has faster random numbers without, and batches that wait for it
-        # The batches are cut already.
+    # A single device needs no distribution, without which random numbers are faster and batches are
+    # prefetched.
+    if len(devices) > 1:
+        # `take_own_rows` has cut the batches already, so Keras must not.
         shared = keras.distribution.DataParallel(devices=devices, auto_shard_dataset=False)
         keras.distribution.set_distribution(shared)
     return tf.distribute.get_strategy()
@@ -68,24 +72,24 @@ def make_strategy(
 
 @functools.cache
 def join_processes() -> None:
-    """Joins the processes of a run, and waits until all are there; once a process.
+    """Joins the processes of a run, and waits until all have joined; once in a process.
 
     Raises:
-        ConfigurationError: nothing says who shares the run, what TF_CONFIG says makes no sense, or
-            the first process's port is taken.
+        ConfigurationError: the environment describes no cluster, TF_CONFIG is malformed, or the
+            port of the first process is taken.
     """
     options = cluster_options(Cluster.from_environment())
     print_line(
         "training.strategy: JAX listens on ports of all networks; whoever reaches them can disturb "
         "the run (docs/devices.md, Security)"
     )
-    # JAX's preemption service would take SIGTERM from Python, until training takes it back.
+    # JAX's preemption service would handle SIGTERM in place of this project.
     jax.config.update("jax_enable_preemption_service", False)
     try:
         with waiting_for_others():
             jax.distributed.initialize(
                 **options,
-                cluster_detection_method="deactivate",  # it would give a task of Slurm one card
+                cluster_detection_method="deactivate",  # it would give each task of Slurm one GPU
                 initialization_timeout=_JOINING_LIMIT,
                 heartbeat_timeout_seconds=_SECONDS_OF_SILENCE,
                 shutdown_timeout_seconds=_ENDING_LIMIT,
@@ -100,7 +104,7 @@ def join_processes() -> None:
 
 
 def cluster_options(cluster: Cluster) -> dict[str, Any]:
-    """What `jax.distributed.initialize` is told of a cluster.
+    """Returns the arguments of `jax.distributed.initialize` for a cluster.
 
     Raises:
         ConfigurationError: this is the first process, and its port is taken.
@@ -108,10 +112,10 @@ def cluster_options(cluster: Cluster) -> dict[str, Any]:
     if cluster.is_chief:
         try:
             socket.create_server(("", int(cluster.port))).close()
-        except OSError as error:  # JAX would crash
+        except OSError as error:  # JAX would crash instead
             raise port_is_taken(cluster.port) from error
     seen = os.environ.get("CUDA_VISIBLE_DEVICES")
-    cards = None  # all
+    cards = None  # all GPUs
     if cluster.num_tasks_here is not None and seen:
         numbers = range(len(seen.split(",")))
         cards = list(numbers[cluster.own_devices(len(numbers))])
@@ -124,11 +128,11 @@ def cluster_options(cluster: Cluster) -> dict[str, Any]:
 
 
 def keep_order_of_sums() -> None:
-    """XLA adds in the order that it compiled."""
+    """Does nothing: XLA always adds in the order of the compiled program."""
 
 
 def take_own_rows(batches: tf.data.Dataset) -> tf.data.Dataset:
-    """Of global batches [B, …], this process's rows [B / processes, …]."""
+    """Takes this process's rows, [batch / processes, …], of global batches [batch, …]."""
 
     def own_rows(values: tf.Tensor) -> tf.Tensor:
         num_rows = tf.shape(values)[0] // jax.process_count()
@@ -143,14 +147,18 @@ def take_own_rows(batches: tf.data.Dataset) -> tf.data.Dataset:
 
 
 def leave_cluster(model: keras.Model) -> None:
-    """Ends what several processes share: from now on each computes for itself.
+    """Separates the processes of a run: from now on each computes for itself.
 
-    Variables on the devices of all processes take only what all compute together.
+    The variables are moved to this process's devices. On the devices of all processes, only values
+    that all processes compute together could be assigned to them.
     """
     keras.distribution.set_distribution(None)
-    for variable in {id(one): one for one in _all_variables(model)}.values():
-        variable._layout = None
-        variable.assign(variable.value.addressable_data(0))
+    moved = set()
+    for variable in _all_variables(model):
+        if id(variable) not in moved:
+            moved.add(id(variable))
+            variable._layout = None
+            variable.assign(variable.value.addressable_data(0))
 
 
 def _all_variables(model: keras.Model) -> Iterator[keras.Variable]:
@@ -160,27 +168,30 @@ def _all_variables(model: keras.Model) -> Iterator[keras.Variable]:
 
 
 def sum_over_replicas(strategy: tf.distribute.Strategy, value: int) -> int:
-    """The sum of a number over all devices; all processes must ask."""
+    """Adds up a number over all devices; all processes must call this."""
     of_processes = multihost_utils.process_allgather(np.int32(value))
     return int(of_processes.sum()) * (jax.device_count() // jax.process_count())
 
 
 def read_value(variable: keras.Variable) -> np.ndarray:
-    """A copy of the value that a variable has now: JAX may reuse what a step was given."""
+    """Copies the current value of a variable, whose memory the next step may reuse."""
     return np.array(variable.value)
 
 
 def device_kind() -> str:
-    """What computes: `CPU`, `GPU` or `TPU`."""
+    """Returns the kind of the devices: `CPU`, `GPU` or `TPU`."""
     return jax.default_backend().upper()
 
 
 def compute_capability() -> tuple[int, int]:
-    """That of the oldest GPU; a GPU that says nothing about itself has (0, 0)."""
-    found = [getattr(device, "compute_capability", "0.0") for device in jax.local_devices()]
-    return min(tuple(map(int, one.split("."))) for one in found)
+    """Returns the lowest compute capability of the GPUs; (0, 0) if it is unknown."""
+    capabilities = []
+    for device in jax.local_devices():
+        major, minor = getattr(device, "compute_capability", "0.0").split(".")
+        capabilities.append((int(major), int(minor)))
+    return min(capabilities)
 
 
 def multiplies_bfloat16() -> bool:
-    """JAX computes no faster in bfloat16 on a processor."""
+    """Returns `False`: on a CPU, JAX computes no faster in bfloat16."""
     return False

@@ -1,4 +1,4 @@
-"""Devices of TensorFlow: strategies, the order of sums, and what a device computes fast."""
+"""The devices of TensorFlow: strategies, the order of sums, and the features of devices."""
 
 import functools
 import os
@@ -24,25 +24,25 @@ from spanbert_tf.training.devices.tpu import join_tpu
 LIBRARY, GPU_EXTRA = "TensorFlow", "cuda"
 LOST_WORKER_ERRORS = ()  # beside those of `tf.errors`
 _SECONDS_OF_SILENCE = 30  # until a worker counts as lost
-# What TensorFlow's server says of itself: that its log begins, and where it listens.
+# Lines that TensorFlow's server prints: a warning about its log, and its address.
 _OF_SERVER = re.compile(rb"WARNING: All log messages before absl::|I\d{4} .* Started server with ")
 CPU_INFO = "/proc/cpuinfo"
-# Processors with either multiply matrices in bfloat16 1.9 times as fast as in float32 or more.
+# CPUs with either feature multiply matrices in bfloat16 at least 1.9 times as fast as in float32.
 _BFLOAT16_FLAGS = {"avx512_bf16", "amx_bf16"}
-# What ONEDNN_MAX_CPU_ISA names instructions by that include them; below, oneDNN has no products.
+# Values of ONEDNN_MAX_CPU_ISA that include these instructions contain one of these words.
 _BFLOAT16_LEVELS = ("BF16", "FP16", "AMX", "AVX10", "DEFAULT", "ALL")
 
 
 def make_strategy(
     training: TrainingConfig | FinetuningTrainingConfig, num_devices: int | None
 ) -> tf.distribute.Strategy:
-    """The strategy that a configuration asks for; see `spanbert_tf.training.devices`."""
+    """Makes the strategy of a configuration; see `spanbert_tf.training.devices.make_strategy`."""
     name = training.strategy
     if name == "one_device":
         return tf.distribute.get_strategy()
     if name == "mirrored":
         strategy = tf.distribute.MirroredStrategy(_choose_devices(num_devices))
-        # For one device, it would only stand between a step and its batch.
+        # With one device, a mirrored strategy would only delay the batches.
         return strategy if strategy.num_replicas_in_sync > 1 else tf.distribute.get_strategy()
     if name == "multi_worker":
         if num_devices:
@@ -52,7 +52,7 @@ def make_strategy(
 
 
 def _choose_devices(num_devices: int | None) -> list[str] | None:
-    """Names of the devices to mirror on; `None` is all of them."""
+    """Returns the names of the devices to mirror on; `None` stands for all of them."""
     if num_devices is None:
         return None
     gpus = tf.config.list_physical_devices("GPU")
@@ -77,14 +77,14 @@ def _choose_devices(num_devices: int | None) -> list[str] | None:
 
 @functools.cache
 def join_workers() -> tf.distribute.MultiWorkerMirroredStrategy:
-    """Opens this worker's port, and waits until all the others have theirs.
+    """Opens the port of this worker, and waits for all other workers; once in a process.
 
-    Once a process: TensorFlow counts the collectives of each strategy from the same number, and
-    would take those of a grid's second run for the first one's.
+    TensorFlow numbers the collectives of each strategy from the same number, so a second strategy,
+    for the next run of a grid, would be confused with the first one.
 
     Raises:
-        ConfigurationError: neither TF_CONFIG nor Slurm says who shares the run, what TF_CONFIG
-            says makes no sense, or the port is taken.
+        ConfigurationError: the environment describes no cluster, TF_CONFIG is malformed, or the
+            port is taken.
     """
     cluster = Cluster.from_environment()
     print_line(
@@ -114,10 +114,10 @@ def join_workers() -> tf.distribute.MultiWorkerMirroredStrategy:
 
 
 def _extend_silence(cluster: tf.train.ClusterSpec) -> None:
-    """Makes the limit of TensorFlow's heartbeats longer than a switch takes to start again.
+    """Raises the limit of TensorFlow's heartbeats above the time that a network switch restarts in.
 
-    `MultiWorkerMirroredStrategy` sets its 10 s where nothing else was set, and has no argument for
-    it, nor has TensorFlow a public function.
+    `MultiWorkerMirroredStrategy` sets a limit of 10 s unless one is set already. It has no argument
+    for the limit, and TensorFlow has no public function.
     """
     context.context().configure_coordination_service(
         "standalone",
@@ -131,12 +131,12 @@ def _extend_silence(cluster: tf.train.ClusterSpec) -> None:
 
 
 def keep_order_of_sums() -> None:
-    """From now on TensorFlow adds in the order in which the code does, whatever runs beside it.
+    """Makes TensorFlow add up gradients in the order of the code, independently of other threads.
 
-    `tf.GradientTape` adds up the gradients of what is used several times by `AddN`, which begins
-    with the first summand whose memory it may overwrite. Which one depends on what other threads
-    have finished, and so do the last bits. TensorFlow has no switch for that, so a function takes
-    its own's place.
+    `tf.GradientTape` adds up the gradients of a value that is used several times by `AddN`, which
+    starts with the first summand whose memory it may overwrite. This summand, and thus the last
+    bits of the sum, depends on what other threads have finished. TensorFlow has no option for this,
+    so its function is replaced by `_add_in_order`.
     """
     keep_arithmetic()
     ordered = backprop._default_vspace._replace(aggregate_fn=_add_in_order)
@@ -144,9 +144,9 @@ def keep_order_of_sums() -> None:
 
 
 def _add_in_order(gradients: Sequence[tf.Tensor | tf.IndexedSlices]) -> tf.Tensor:
-    """Adds up gradients of one value from left to right.
+    """Adds up the gradients of one value from left to right.
 
-    TensorFlow's own function adds up slices of tables, and lists of tensors.
+    Slices of tables and lists of tensors are left to TensorFlow's own function.
     """
     are_slices = all(isinstance(gradient, tf.IndexedSlices) for gradient in gradients)
     if are_slices or gradients[0].dtype == tf.variant:
@@ -155,7 +155,7 @@ def _add_in_order(gradients: Sequence[tf.Tensor | tf.IndexedSlices]) -> tf.Tenso
 
 
 def take_own_rows(batches: tf.data.Dataset) -> tf.data.Dataset:
-    """Of global batches [B, …], those of which each worker takes its own rows."""
+    """Makes each worker take its own rows of global batches [batch, …]."""
     options = tf.data.Options()
     sharding = tf.data.experimental.AutoShardPolicy.DATA
     options.experimental_distribute.auto_shard_policy = sharding
@@ -163,11 +163,11 @@ def take_own_rows(batches: tf.data.Dataset) -> tf.data.Dataset:
 
 
 def leave_cluster(model: keras.Model) -> None:
-    """Each worker of TensorFlow can compute for itself already."""
+    """Does nothing: each worker of TensorFlow can compute for itself."""
 
 
 def sum_over_replicas(strategy: tf.distribute.Strategy, value: int) -> int:
-    """The sum of a number over all replicas; all workers must ask."""
+    """Adds up a number over all replicas; all workers must call this."""
     return int(_summed(strategy, tf.constant(value, tf.int64)))
 
 
@@ -175,7 +175,7 @@ def sum_over_replicas(strategy: tf.distribute.Strategy, value: int) -> int:
 def _summed(strategy: tf.distribute.Strategy, value: tf.Tensor) -> tf.Tensor:
     def sum_in_replica(value: tf.Tensor) -> tf.Tensor:
         replica = tf.distribute.get_replica_context()
-        # A copy has a device, which the all-reduce needs to know.
+        # The all-reduce needs a tensor with a device, which the copy has.
         return replica.all_reduce(tf.distribute.ReduceOp.SUM, tf.identity(value))
 
     sums = strategy.run(sum_in_replica, args=(value,))
@@ -183,32 +183,33 @@ def _summed(strategy: tf.distribute.Strategy, value: tf.Tensor) -> tf.Tensor:
 
 
 def read_value(variable: keras.Variable) -> np.ndarray:
-    """The value that a variable has now, which later steps leave as it is.
+    """Returns the current value of a variable; later steps do not change the array.
 
-    On a processor TensorFlow shares a value's memory with its readers, and an update writes
-    elsewhere while that lasts; so this costs no time there.
+    On a CPU the array shares the memory of the value without a copy. TensorFlow writes the next
+    value elsewhere while an array shares the memory.
     """
     tensor = tf.convert_to_tensor(variable.value)
-    is_shared = "CPU" in tensor.device and tensor.dtype != tf.bfloat16  # no format of a buffer
+    # Python's buffers have no format for bfloat16.
+    is_shared = "CPU" in tensor.device and tensor.dtype != tf.bfloat16
     return np.asarray(memoryview(tensor)) if is_shared else tensor.numpy()
 
 
 def device_kind() -> str:
-    """What computes: `CPU`, `GPU` or `TPU`."""
+    """Returns the kind of the devices: `CPU`, `GPU` or `TPU`."""
     if tf.config.list_logical_devices("TPU"):
         return "TPU"
     return "GPU" if tf.config.list_physical_devices("GPU") else "CPU"
 
 
 def compute_capability() -> tuple[int, int]:
-    """That of the oldest GPU; a GPU that says nothing about itself has (0, 0)."""
+    """Returns the lowest compute capability of the GPUs; (0, 0) if it is unknown."""
     gpus = tf.config.list_physical_devices("GPU")
     details = [tf.config.experimental.get_device_details(gpu) for gpu in gpus]
     return min(one.get("compute_capability", (0, 0)) for one in details)
 
 
 def multiplies_bfloat16() -> bool:
-    """Whether this processor has products in bfloat16, and TensorFlow takes them from oneDNN."""
+    """Whether the CPU multiplies matrices in bfloat16, and TensorFlow uses this through oneDNN."""
     level = os.environ.get("ONEDNN_MAX_CPU_ISA", "DEFAULT").upper()
     if os.environ.get("TF_ENABLE_ONEDNN_OPTS", "1").lower() in ("0", "false"):
         return False  # TensorFlow's own kernels compute bfloat16 in float32

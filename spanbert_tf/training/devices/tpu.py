@@ -1,4 +1,4 @@
-"""The TPU that a configuration names, for TensorFlow."""
+"""Connects TensorFlow to the TPU that a configuration names."""
 
 import socket
 
@@ -9,7 +9,8 @@ from spanbert_tf.terminal import print_line
 
 _THIS_MACHINE = "local"
 _PATIENCE = 30.0  # seconds for a connection
-_FAULTS = (  # words of an error → what is wrong and what to do
+# Words in the message of an error, and what is wrong and what to do.
+_FAULTS = (
     (
         ("No OpKernel was registered",),
         "no TPU was found: this TensorFlow computes on none; install tensorflow-tpu in its place "
@@ -41,10 +42,10 @@ def join_tpu(name: str) -> tf.distribute.Strategy:
     """Connects to a TPU and makes its strategy.
 
     Args:
-        name: `local`, a name, or `grpc://HOST:PORT`.
+        name: `local`, the name of a TPU in Google Cloud, or `grpc://HOST:PORT`.
 
     Raises:
-        ConfigurationError: it cannot be used; the message says in one line why.
+        ConfigurationError: the TPU cannot be used; the message says why.
     """
     if name != _THIS_MACHINE:
         print_line(
@@ -55,18 +56,18 @@ def join_tpu(name: str) -> tf.distribute.Strategy:
     if name.startswith("grpc://"):
         _check_answers(name)
     try:
-        # Without a name, the resolver looks for a cluster of its own making, which no VM has.
+        # The resolver needs a name; without one it looks for a kind of cluster that no VM has.
         resolver = tf.distribute.cluster_resolver.TPUClusterResolver(tpu=name)
         if name != _THIS_MACHINE:
             tf.config.experimental_connect_to_cluster(resolver)
         tf.tpu.experimental.initialize_tpu_system(resolver)
-    except Exception as error:  # TensorFlow's, urllib's, and those of three of Google's packages
+    except Exception as error:  # of TensorFlow, urllib or one of three packages of Google
         raise ConfigurationError(f"training.tpu: {name}: {_fault(error)}") from error
     return tf.distribute.TPUStrategy(resolver)
 
 
 def _check_answers(address: str) -> None:
-    """Raises `ConfigurationError` where nothing listens; TensorFlow would wait for ever."""
+    """Raises `ConfigurationError` if nothing listens, where TensorFlow would wait forever."""
     host, _, port = address.removeprefix("grpc://").rpartition(":")
     try:
         socket.create_connection((host, int(port)), timeout=_PATIENCE).close()
@@ -78,7 +79,7 @@ def _check_answers(address: str) -> None:
 
 
 def _fault(error: Exception) -> str:
-    """What is wrong and what to do, as far as the errors of Google's libraries tell."""
+    """Says what is wrong and what to do, as far as an error of Google's libraries tells."""
     said = f"{type(error).__name__}: {error}"
     for words, advice in _FAULTS:
         if any(word in said for word in words):

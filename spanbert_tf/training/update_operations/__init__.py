@@ -1,8 +1,8 @@
-"""The operations of an update, as each backend of Keras has them; it is asked for here, once.
+"""The operations of an update on the backend of Keras, which only this module asks for.
 
-The modules have the same functions. On TensorFlow each replica has variables of its own, which are
-updated in place, and gradients that are still to be added up. Elsewhere a variable is one array,
-whatever the number of devices.
+Both modules have the same functions. On TensorFlow each replica has its own variables, which are
+updated in place, and its own gradients, which must be added up. On other backends a variable is one
+array on all devices. mypy reads the types of the first module.
 """
 
 import keras
@@ -10,7 +10,7 @@ import keras
 if keras.backend.backend() == "tensorflow":
     from spanbert_tf.training.update_operations import tensorflow as backend
 else:
-    from spanbert_tf.training.update_operations import plain as backend
+    from spanbert_tf.training.update_operations import plain as backend  # type: ignore[no-redef]
 
 HAS_ALL_REDUCE = backend.HAS_ALL_REDUCE
 apply_adam = backend.apply_adam

@@ -15,22 +15,22 @@ HAS_ALL_REDUCE = False  # XLA adds up gradients, in their own type
 def sum_over_replicas(
     gradients: Sequence[keras.KerasTensor], dtype: None
 ) -> Sequence[keras.KerasTensor]:
-    """The gradients as they are: those of the global batch."""
+    """Returns the gradients unchanged: they are those of the global batch."""
     return gradients
 
 
 def of_first_replica(values: keras.KerasTensor) -> keras.KerasTensor:
-    """The values as they are."""
+    """Returns the values unchanged."""
     return values
 
 
 def sum_of_squares(gradients: Sequence[keras.KerasTensor]) -> keras.KerasTensor:
-    """The sum of the squares of all elements."""
+    """Computes the sum of the squares of all elements."""
     return sum(ops.sum(ops.square(gradient)) for gradient in gradients)
 
 
 def multiply_no_nan(gradient: keras.KerasTensor, factor: keras.KerasTensor) -> keras.KerasTensor:
-    """The product; 0 where the factor is 0, even if the gradient is not finite."""
+    """Multiplies; the product is 0 if the factor is 0, even if the gradient is not finite."""
     factor = ops.cast(factor, gradient.dtype)
     return ops.where(ops.equal(factor, 0.0), ops.zeros_like(gradient), gradient * factor)
 
@@ -43,7 +43,7 @@ def apply_adam(
 ) -> None:
     """Decays a variable (Loshchilov and Hutter, 2019) and takes Adam's step (Kingma and Ba, 2015).
 
-    As TensorFlow's `ResourceApplyAdam`, it adds epsilon before the second moment is corrected.
+    Like TensorFlow's `ResourceApplyAdam`, it adds epsilon before it corrects the second moment.
 
     Args:
         gradient: gradient of the variable, of its shape and type.
@@ -64,5 +64,5 @@ def apply_adam(
 
 
 def assign(variable: keras.Variable, value: keras.KerasTensor) -> None:
-    """Assigns a value."""
+    """Assigns a value to a variable."""
     variable.assign(value)

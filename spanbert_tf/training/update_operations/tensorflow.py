@@ -10,7 +10,9 @@ if TYPE_CHECKING:
     from spanbert_tf.training.optimizer import AdamStep
 
 HAS_ALL_REDUCE = True
-_BYTES_PER_PACK = 2**25  # of 1.35 GB (large) are added up at once, the last layers' gradients first
+# Gradients are sent in packs of this size, those of the last layers first. The large model has
+# 1.35 GB of them.
+_BYTES_PER_PACK = 2**25
 
 
 def sum_over_replicas(
@@ -20,7 +22,7 @@ def sum_over_replicas(
 
     Args:
         gradients: this replica's gradients.
-        dtype: the type that is sent; `None`: their own.
+        dtype: the dtype in which gradients are sent; `None` for the dtype of each gradient.
     """
     dense = [tf.convert_to_tensor(gradient) for gradient in gradients]
     context = tf.distribute.get_replica_context()
@@ -33,10 +35,10 @@ def sum_over_replicas(
 
 
 def of_first_replica(values: tf.Tensor) -> tf.Tensor:
-    """The first replica's values, on all of them.
+    """Returns the values of the first replica on all replicas.
 
-    Each computes the same sums, but the last bit depends on the number of its CPU's threads, for
-    one; weights that are clipped by it would drift apart.
+    All replicas compute the same sums, but their last bits may differ, for example with the number
+    of CPU threads. Weights that are clipped by different norms would drift apart.
     """
     context = tf.distribute.get_replica_context()
     if context.num_replicas_in_sync == 1:
@@ -47,13 +49,13 @@ def of_first_replica(values: tf.Tensor) -> tf.Tensor:
 
 
 def sum_of_squares(gradients: Sequence[tf.Tensor]) -> tf.Tensor:
-    """The sum of the squares of all elements, by a kernel that stores no squares."""
-    # Not `tf.add_n`: TensorFlow's rewriter of graphs orders its summands by their names.
+    """Computes the sum of the squares of all elements, by a kernel that stores no squares."""
+    # Not `tf.add_n`: TensorFlow's graph optimizer sorts its summands by their names.
     return 2.0 * tf.reduce_sum(tf.stack([tf.nn.l2_loss(gradient) for gradient in gradients]))
 
 
 def multiply_no_nan(gradient: tf.Tensor, factor: tf.Tensor) -> tf.Tensor:
-    """The product; 0 where the factor is 0, even if the gradient is not finite."""
+    """Multiplies; the product is 0 if the factor is 0, even if the gradient is not finite."""
     return tf.math.multiply_no_nan(gradient, tf.cast(factor, gradient.dtype))
 
 
@@ -85,6 +87,6 @@ def apply_adam(
 
 
 def assign(variable: keras.Variable, value: tf.Tensor) -> None:
-    """Assigns to this replica's copy; the others assign the same."""
+    """Assigns a value to this replica's copy of a variable; all replicas assign the same value."""
     value = tf.cast(value, variable.dtype)
     tf.raw_ops.AssignVariableOp(resource=variable.value.handle, value=value)

@@ -114,7 +114,7 @@ def test_what_devices_cannot_share_and_what_is_tensorflows_alone_is_refused(comm
     said = {
         "training.strategy=mirrored": "training.batch_size: 4 rows cannot be shared equally by 3",
         "training.strategy=tpu": "training.strategy: tpu is TensorFlow's; on JAX set mirrored",
-        "optimizer.all_reduce_dtype=bfloat16": "bfloat16: is TensorFlow's alone, on JAX XLA adds",
+        "optimizer.all_reduce_dtype=bfloat16": "bfloat16: needs TensorFlow; on JAX, XLA adds",
     }
     devices = {"training.strategy=mirrored": 3}
     commands = [

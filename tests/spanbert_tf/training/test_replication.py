@@ -309,8 +309,8 @@ def test_in_bfloat16_all_but_numbers_are_sent_so(two_devices, tiny_overrides, ti
     ("option", "words"),
     [
         ({"gradient_accumulation_steps": 2}, r"use .*training\.accumulation_steps"),
-        ({"amsgrad": True}, "amsgrad is not here"),
-        ({"loss_scale_factor": 8.0}, "loss_scale_factor is not here; dynamic_loss_scale"),
+        ({"amsgrad": True}, "amsgrad is not supported"),
+        ({"loss_scale_factor": 8.0}, "loss_scale_factor is not supported; use dynamic_loss_scale"),
         ({"clipvalue": 1.0}, "clipped by norms: global_clipnorm"),
     ],
 )
