@@ -103,6 +103,11 @@ def prepare() -> None:
     """Write vocabularies and records."""
 
 
+@click.group()
+def vocabulary() -> None:
+    """Change the vocabulary of a preset."""
+
+
 class _QuotedInput(WritingCommand):
     """A command that explains what to do when the shell has expanded the pattern of `--input`."""
 
@@ -206,3 +211,42 @@ def prepare_repair(records: str, output: str, *, overwrite: bool) -> None:
     from data_prep.repair import repair_records
 
     repair_records(records, output, overwrite=overwrite)
+
+
+@vocabulary.command("extend", cls=_QuotedInput)
+@click.option("--preset", required=True, metavar="PRESET", help="The encoder to begin with.")
+@click.option(
+    "--input",
+    "input_pattern",
+    multiple=True,
+    metavar="GLOB",
+    help="Text files whose words are counted.",
+)
+@follow_links_option
+@_separator_option
+@click.option("--size", type=click.IntRange(min=1), help="How many words of the text to add.")
+@click.option(
+    "--words", "words_file", metavar="FILE", help="In place of --size: the words, one a line."
+)
+@click.option(
+    "--num-markers",
+    type=click.IntRange(min=0),
+    default=25,
+    show_default=True,
+    help="Entries [unused1] … that stay, for the markers of relation extraction. [TACRED's]",
+)
+@click.option("--output", required=True, type=OUTPUT_PATH, metavar="PRESET2")
+@overwrite_option
+def vocabulary_extend(preset: str, output: str, **others: Any) -> None:
+    """Add words of a text to a preset: each becomes one piece, with the mean of its pieces."""
+    import_keras()
+    from data_prep.text.added_words import extend_vocabulary
+
+    extend_vocabulary(preset, output, **others)
+    command = ["spanbert-tf", "prepare", "pretraining"]
+    for pattern in others["input_pattern"] or ["TEXT"]:
+        command += ["--input", pattern]
+    command += ["--preset", output, "--output", "records"]
+    pretrain = ["spanbert-tf", "pretrain", "--config", "continue", "--initial-preset", output]
+    pretrain += ["--data", "records", "--output", "run"]
+    print_written(output, command, pretrain)

@@ -10,7 +10,7 @@ from typing import Any
 
 import click
 
-from data_prep.cli import prepare
+from data_prep.cli import prepare, vocabulary
 from spanbert_tf.command_line import (
     OUTPUT_PATH,
     RECORDS_PATH,
@@ -52,7 +52,7 @@ def cli(debug: bool) -> None:
         quiet_libraries()
 
 
-for command in (prepare, finetune, evaluate, predict, glue):
+for command in (prepare, vocabulary, finetune, evaluate, predict, glue):
     cli.add_command(command)
 
 

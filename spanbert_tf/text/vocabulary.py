@@ -172,11 +172,17 @@ def make_markers(
     names = [*BOUNDARIES, SUBJECT, OBJECT]
     for role, types in ((SUBJECT, subject_types), (OBJECT, object_types)):
         names += [f"{role}={name}" for name in sorted(set(types) - {""})]
-    found = sorted((int(m[1]), m[0]) for m in map(_UNUSED.fullmatch, vocabulary) if m)
+    found = find_unused_entries(vocabulary)
     if len(found) < len(names):
         raise BadInputError(
             f"{place}: has {len(found)} entries [unused1], [unused2] …, of which {len(names)} are "
             "needed as markers of entities; use BERT's own vocabulary, or give your entity types "
             "fewer names"
         )
-    return dict(zip(names, (piece for _, piece in found), strict=False))
+    return dict(zip(names, found, strict=False))
+
+
+def find_unused_entries(vocabulary: Sequence[str]) -> list[str]:
+    """The entries `[unused1]`, `[unused2]` … of a vocabulary, in order of their numbers."""
+    matches = filter(None, map(_UNUSED.fullmatch, vocabulary))
+    return [match[0] for match in sorted(matches, key=lambda match: int(match[1]))]

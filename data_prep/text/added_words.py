@@ -1,0 +1,271 @@
+"""Extends the vocabulary of a preset by words of a text: `spanbert-tf vocabulary extend`.
+
+Of the words that the preset's tokenizer cuts into pieces, those are added that save the most pieces
+in the text: their number in the text times the pieces of each, less one.
+"""
+
+import collections
+import heapq
+import itertools
+import os
+from collections.abc import Mapping, Sequence
+from typing import NamedTuple
+
+import rich.table
+from tokenizers import normalizers, pre_tokenizers
+
+from data_prep.text.corpus import DocumentReader
+from data_prep.text.storage import InputFile, find_files
+from spanbert_tf.console import table_console
+from spanbert_tf.errors import BadInputError, ConfigurationError
+from spanbert_tf.files.output import Output
+from spanbert_tf.files.preset import PRESET_KIND
+from spanbert_tf.files.text_files import read_text_file
+from spanbert_tf.models import SpanBertTokenizer
+from spanbert_tf.presets.extension import extend_preset, tokenizer_to_extend
+from spanbert_tf.presets.preset import Preset
+from spanbert_tf.presets.writing import published_name
+from spanbert_tf.terminal import print_line, show_progress
+from spanbert_tf.text.vocabulary import CONTINUATION_PREFIX, SPECIAL_TOKENS, Casing
+
+# TACRED needs 25 markers of entities: 4 borders, 2 roles, 2 types of subjects and 17 of objects.
+NUM_MARKERS = 25
+_MOST_WORDS = 2_000_000  # a gigabyte of text has a million or two; each takes about 120 bytes
+_LEAST_COUNT = 2
+_SHOWN_WORDS = 20
+
+
+class WordOfText(NamedTuple):
+    """A word of a text, normalized as the tokenizer does it.
+
+    Attributes:
+        word: the word.
+        num_occurrences: how often it occurs.
+        pieces: the word pieces that it is cut into.
+    """
+
+    word: str
+    num_occurrences: int
+    pieces: list[str]
+
+    @property
+    def num_saved(self) -> int:
+        """How many pieces fewer the text has if the word is one of them."""
+        return self.num_occurrences * (len(self.pieces) - 1)
+
+
+def extend_vocabulary(
+    preset: str | os.PathLike,
+    output: str,
+    *,
+    input_pattern: Sequence[str] = (),
+    size: int | None = None,
+    words_file: str | None = None,
+    num_markers: int = NUM_MARKERS,
+    document_separator: str | None = None,
+    follow_links: bool = False,
+    overwrite: bool = False,
+) -> int:
+    """Writes a preset whose vocabulary has further words of a text or of a list.
+
+    Args:
+        preset: the preset, or its name.
+        output: directory of the new preset.
+        input_pattern: glob patterns of text files, whose words are counted.
+        size: how many words to add, if the text has as many that are cut into pieces and occur
+            twice.
+        words_file: path of a list of words, one a line, in place of `size`.
+        num_markers: as in `extend_preset`.
+        document_separator: see `DocumentReader`.
+        follow_links: see `find_files`.
+        overwrite: whether an earlier preset may be replaced.
+
+    Returns:
+        How many words were added.
+
+    Raises:
+        BadInputError: a file, the preset or a word of the list cannot be used.
+        ConfigurationError: neither a text with a size nor a list is given, or both are.
+    """
+    if (size is None) == (words_file is None):
+        raise ConfigurationError("give either --size, with --input, or --words")
+    if size is not None and not input_pattern:
+        raise ConfigurationError("--size: needs --input, the text whose words are counted")
+    Output(output, PRESET_KIND, overwrite=overwrite).check()
+    opened = Preset(preset)
+    tokenizer = tokenizer_to_extend(opened)
+    counts: Mapping[str, int] = {}
+    if input_pattern:
+        files = find_files(input_pattern, follow_links=follow_links)
+        counts = count_words(files, tokenizer.casing, document_separator)
+    if words_file is not None:
+        listed = read_words(words_file, tokenizer)
+        chosen = [
+            WordOfText(word, counts.get(word, 0), pieces)
+            for word, pieces in zip(listed, cut_words(listed, tokenizer), strict=True)
+        ]
+    else:
+        assert size is not None
+        chosen = choose_words(counts, tokenizer, size)
+        if not chosen:
+            raise BadInputError(
+                f"{', '.join(input_pattern)}: every word that occurs twice is one piece of "
+                f"{preset} already; there is nothing to add"
+            )
+    new_tokenizer = extend_preset(
+        opened,
+        [word.word for word in chosen],
+        output,
+        num_markers=num_markers,
+        facts={"Vocabulary extended": f"{len(chosen):,} words, from {published_name(str(preset))}"},
+        overwrite=overwrite,
+    )
+    _print_summary(output, chosen, counts, tokenizer, new_tokenizer)
+    if size is not None and len(chosen) < size:
+        print_line(
+            f"{output}: these are fewer than the {size:,} that were asked for: the text has no "
+            "more words that occur twice and are cut into pieces"
+        )
+    return len(chosen)
+
+
+def count_words(
+    files: Sequence[InputFile], casing: Casing, document_separator: str | None = None
+) -> dict[str, int]:
+    """How often each word of a text occurs, normalized and split as in BERT.
+
+    What has no letter is no word. If there are more words than memory should hold, those that have
+    occurred once so far are dropped.
+
+    Args:
+        files: the text files.
+        casing: normalization of the text.
+        document_separator: see `DocumentReader`.
+
+    Raises:
+        BadInputError: a file cannot be used.
+    """
+    normalizer = normalizers.BertNormalizer(**casing._asdict())
+    splitter = pre_tokenizers.BertPreTokenizer()
+    readers = [DocumentReader(file.path, document_separator) for file in files]
+    parts = show_progress(
+        itertools.chain.from_iterable(readers),
+        sum(file.size for file in files) / 1e6,
+        "MB",
+        doing="counting words",
+        done=lambda: sum(reader.position for reader in readers) / 1e6,
+    )
+    counts: collections.Counter[str] = collections.Counter()
+    for part in parts:
+        for paragraph in part.paragraphs:
+            text = normalizer.normalize_str(paragraph)
+            counts.update(word for word, _ in splitter.pre_tokenize_str(text))
+        if len(counts) > _MOST_WORDS:
+            frequent = {word: count for word, count in counts.items() if count >= _LEAST_COUNT}
+            counts = collections.Counter(frequent)
+    return {word: count for word, count in counts.items() if any(map(str.isalpha, word))}
+
+
+def cut_words(words: Sequence[str], tokenizer: SpanBertTokenizer) -> list[list[str]]:
+    """The pieces that a tokenizer cuts each word into."""
+    if not words:
+        return []
+    entries = tokenizer.get_vocabulary()
+    ids_of_words = tokenizer.tokenize(list(words))  # of a list of texts it returns a list
+    return [[entries[index] for index in ids] for ids in ids_of_words]
+
+
+def choose_words(
+    counts: Mapping[str, int], tokenizer: SpanBertTokenizer, size: int
+) -> list[WordOfText]:
+    """The words of a text that save the most pieces if they are added to a vocabulary.
+
+    A word with a letter that the vocabulary lacks is `[UNK]`, which is one piece, and saves none.
+
+    Args:
+        counts: word → how often it occurs.
+        tokenizer: tokenizer of the vocabulary.
+        size: the number of words at most.
+
+    Returns:
+        Words that occur at least twice, those that save most first.
+    """
+    frequent = [word for word, count in counts.items() if count >= _LEAST_COUNT]
+    candidates: list[WordOfText] = []
+    for word, pieces in zip(frequent, cut_words(frequent, tokenizer), strict=True):
+        if len(pieces) > 1 and _is_whole(word, pieces):
+            candidates.append(WordOfText(word, counts[word], pieces))
+    return heapq.nsmallest(size, candidates, key=lambda word: (-word.num_saved, word.word))
+
+
+def _is_whole(word: str, pieces: Sequence[str]) -> bool:
+    """Whether pieces are those of one word; a tokenizer may normalize a rare letter otherwise."""
+    return word == "".join(piece.removeprefix(CONTINUATION_PREFIX) for piece in pieces)
+
+
+def read_words(path: str, tokenizer: SpanBertTokenizer) -> list[str]:
+    """The words of a list, one a line, as a tokenizer normalizes them.
+
+    Raises:
+        BadInputError: the file cannot be read, has no word, or has a line that is no word that can
+            be added: it is there already, twice in the list, or would be split before it is looked
+            up in the vocabulary.
+    """
+    normalizer = normalizers.BertNormalizer(**tokenizer.casing._asdict())
+    splitter = pre_tokenizers.BertPreTokenizer()
+    entries = set(tokenizer.get_vocabulary())
+    lines: dict[str, int] = {}
+    for number, line in enumerate(read_text_file(path).splitlines(), start=1):
+        word = line.strip()
+        if not word:
+            continue
+        place = f"{path}: line {number}: {word!r}"
+        normalized = normalizer.normalize_str(word)
+        parts = [part for part, _ in splitter.pre_tokenize_str(normalized)]
+        if word in SPECIAL_TOKENS:
+            raise BadInputError(f"{place}: is a special token; remove the line")
+        if len(parts) != 1:
+            raise BadInputError(
+                f"{place}: is {len(parts)} words ({' '.join(parts)}): text is split at spaces, "
+                "punctuation and ideographs first; give the words alone"
+            )
+        if normalized in entries:
+            raise BadInputError(f"{place}: is in the vocabulary already; remove the line")
+        if normalized in lines:
+            raise BadInputError(f"{place}: stands in line {lines[normalized]} already; remove it")
+        lines[normalized] = number
+    if not lines:
+        raise BadInputError(f"{path}: has no words; write one a line")
+    return list(lines)
+
+
+def _print_summary(
+    output: str,
+    chosen: Sequence[WordOfText],
+    counts: Mapping[str, int],
+    before: SpanBertTokenizer,
+    after: SpanBertTokenizer,
+) -> None:
+    """Prints the words that save most, and the pieces of a word of the text before and after."""
+    table = rich.table.Table()
+    table.add_column("word")
+    table.add_column("in the text", justify="right")
+    table.add_column("pieces before")
+    for word in chosen[:_SHOWN_WORDS]:
+        table.add_row(word.word, f"{word.num_occurrences:,}", " ".join(word.pieces))
+    table_console().print(table)
+    if len(chosen) > _SHOWN_WORDS:
+        print_line(f"and {len(chosen) - _SHOWN_WORDS:,} more")
+    print_line(f"{output}: {len(chosen):,} words added, {after.vocabulary_size():,} entries")
+    if counts:
+        rates = [f"{_pieces_per_word(counts, tokenizer):.3f}" for tokenizer in (before, after)]
+        print_line(f"pieces per word of the text: {rates[0]} before, {rates[1]} now")
+
+
+def _pieces_per_word(counts: Mapping[str, int], tokenizer: SpanBertTokenizer) -> float:
+    words = list(counts)
+    num_pieces = sum(
+        counts[word] * len(pieces)
+        for word, pieces in zip(words, cut_words(words, tokenizer), strict=True)
+    )
+    return num_pieces / sum(counts.values())

@@ -1,0 +1,191 @@
+"""Words of a text become pieces of a preset's vocabulary; what they do not touch stays."""
+
+import collections
+import random
+import re
+
+import keras
+import numpy as np
+import pytest
+from tokenizers import BertWordPieceTokenizer
+
+from data_prep.text.added_words import extend_vocabulary
+from spanbert_tf.conversion.convert import convert_checkpoint
+from spanbert_tf.errors import BadInputError, ConfigurationError
+from spanbert_tf.models import SpanBertBackbone, SpanBertPretrainer, SpanBertTokenizer
+from spanbert_tf.presets.preset import Preset
+from spanbert_tf.presets.pretraining import save_pretraining_preset
+from spanbert_tf.text.vocabulary import SPECIAL_TOKENS, make_markers
+
+LETTERS = "abcdefghijklmnopqrstuvwxyz"
+UNUSED = [f"[unused{number}]" for number in range(1, 10)]
+WORDS = ["the", "cell", "blood", "##osis", "immun", "."]
+VOCABULARY = [*SPECIAL_TOKENS, *UNUSED, *WORDS, *LETTERS, *(f"##{letter}" for letter in LETTERS)]
+DOMAIN = ["thrombosis", "platelet", "fibrin", "plasma", "serum"]
+NUM_ROWS = len(VOCABULARY) + 3  # rows beyond the vocabulary, as many encoders have them
+NUM_MARKERS = 7
+UNTOUCHED = ["the cells . blood", "the immunos cell", "[MASK] blood ."]
+
+
+@pytest.fixture(scope="module")
+def preset(tmp_path_factory):
+    keras.utils.set_random_seed(1)
+    backbone = SpanBertBackbone(NUM_ROWS, 2, 2, 8, 12, max_sequence_length=16)
+    model = SpanBertPretrainer(backbone, max_span_targets=3, span_position_dim=4)
+    values = np.random.default_rng(2)
+    model.set_weights([values.normal(size=w.shape).astype("float32") for w in model.get_weights()])
+    model.is_head_trained = True
+    directory = str(tmp_path_factory.mktemp("presets") / "preset")
+    tokenizer = SpanBertTokenizer(VOCABULARY, lowercase=True)
+    save_pretraining_preset(model, tokenizer, directory, sequence_length=12)
+    return directory
+
+
+@pytest.fixture(scope="module")
+def text(tmp_path_factory):
+    source = random.Random(3)
+    words = source.choices([*DOMAIN, "the", "Blood", "Zürich", "1862", "x-ray", "."], k=300)
+    path = tmp_path_factory.mktemp("text") / "a.txt"
+    path.write_text(" ".join([*words, "once"]))
+    return path
+
+
+@pytest.fixture(scope="module")
+def extended(preset, text, tmp_path_factory):
+    """With four words: two in place of [unused8] and [unused9], two in new rows."""
+    output = str(tmp_path_factory.mktemp("extended") / "preset")
+    options = {"input_pattern": [str(text)], "size": 4, "num_markers": NUM_MARKERS}
+    assert extend_vocabulary(preset, output, **options) == 4
+    return output
+
+
+def vocabulary_of(preset):
+    return Preset(preset).tokenizer.get_vocabulary()
+
+
+def output_bias(head):
+    (bias,) = [weight for weight in head.weights if weight.name == "output_bias"]
+    return bias
+
+
+def pieces_by_hugging_face(word, tmp_path):
+    path = tmp_path / "vocab.txt"
+    path.write_text("".join(f"{entry}\n" for entry in VOCABULARY))
+    tokens = BertWordPieceTokenizer(str(path), lowercase=True).encode(word).tokens
+    return tokens[1:-1]  # without [CLS] and [SEP]
+
+
+def test_words_that_save_most_pieces_are_added_in_this_order(extended, text, tmp_path):
+    counts = collections.Counter(re.findall(r"[a-zü]+", text.read_text().lower()))
+    saved = {
+        word: count * (len(pieces_by_hugging_face(word.replace("ü", "u"), tmp_path)) - 1)
+        for word, count in counts.items()
+        if count > 1
+    }
+    expected = sorted(saved, key=saved.get, reverse=True)[:4]
+    assert min(saved[word] for word in expected) > 0
+    expected = [word.replace("ü", "u") for word in expected]
+    vocabulary = vocabulary_of(extended)
+    assert vocabulary[: VOCABULARY.index("[unused8]")] == VOCABULARY[:12]
+    first = VOCABULARY.index("[unused8]")
+    assert [*vocabulary[first : first + 2], *vocabulary[len(VOCABULARY) :]] == expected
+    assert vocabulary[first + 2 : len(VOCABULARY)] == VOCABULARY[first + 2 :]
+    tokenizer = Preset(extended).tokenizer
+    for word in expected:
+        assert tokenizer.tokenize(word).numpy().tolist() == [vocabulary.index(word)]
+
+
+def test_rows_of_words_are_the_means_of_their_pieces(preset, extended, tmp_path):
+    before, after = Preset(preset), Preset(extended)
+    old_encoder, old_head = before.encoder_and_masked_lm_head()
+    new_encoder, new_head = after.encoder_and_masked_lm_head()
+    pairs = [
+        (old_encoder.token_embedding.embeddings, new_encoder.token_embedding.embeddings),
+        (output_bias(old_head), output_bias(new_head)),
+    ]
+    (name,) = [name for name in before.heads if name.endswith("span_boundary_head/bias")]
+    pairs.append((before.heads[name], after.heads[name]))
+    vocabulary = vocabulary_of(extended)
+    added = [index for index, entry in enumerate(vocabulary) if entry not in VOCABULARY]
+    assert len(added) == 4
+    for old, new in (map(np.array, pair) for pair in pairs):
+        assert new.shape == (max(NUM_ROWS, len(vocabulary)), *old.shape[1:])
+        for row in range(len(VOCABULARY)):
+            if row not in added:
+                np.testing.assert_array_equal(new[row], old[row])
+        for row in added:
+            pieces = pieces_by_hugging_face(vocabulary[row], tmp_path)
+            rows = [old[VOCABULARY.index(piece)].astype("float64") for piece in pieces]
+            np.testing.assert_allclose(new[row], sum(rows) / len(rows), rtol=1e-6, atol=1e-7)
+    for name, values in before.heads.items():
+        if not name.endswith("span_boundary_head/bias"):
+            np.testing.assert_array_equal(after.heads[name], values)
+
+
+def test_texts_without_the_words_have_the_same_outputs_to_the_bit(preset, extended):
+    outputs = []
+    for directory in (preset, extended):
+        opened = Preset(directory)
+        ids = opened.tokenizer.tokenize(UNTOUCHED)
+        rows = np.array([[*row, *[0] * (12 - len(row))] for row in ids], "int32")
+        inputs = {"token_ids": rows, "segment_ids": rows * 0, "padding_mask": rows * 0 + 1}
+        outputs.append(opened.encoder()(inputs)["sequence_output"].numpy())
+    np.testing.assert_array_equal(*outputs)
+
+
+def test_markers_of_entities_stay(preset, extended):
+    markers = make_markers(VOCABULARY, ["A"])
+    assert len(markers) == NUM_MARKERS
+    assert make_markers(vocabulary_of(extended), ["A"]) == markers
+
+
+@pytest.mark.slow
+def test_it_goes_to_hugging_face_and_back(extended, tmp_path):
+    theirs, ours = str(tmp_path / "theirs"), str(tmp_path / "ours")
+    convert_checkpoint("keras", "huggingface", extended, theirs)
+    convert_checkpoint("huggingface", "keras", theirs, ours)
+    assert vocabulary_of(ours) == vocabulary_of(extended)
+    parts = [Preset(preset).encoder_and_masked_lm_head() for preset in (extended, ours)]
+    for before, after in zip(*parts, strict=True):
+        for old, new in zip(before.get_weights(), after.get_weights(), strict=True):
+            np.testing.assert_array_equal(old, new)
+
+
+def test_a_list_takes_the_place_of_a_size(preset, tmp_path, capsys):
+    (tmp_path / "words").write_text("Thrombosis\n\n plasma \n")
+    options = {"words_file": str(tmp_path / "words"), "num_markers": len(UNUSED)}
+    assert extend_vocabulary(preset, str(tmp_path / "preset"), **options) == 2
+    assert vocabulary_of(str(tmp_path / "preset")) == [*VOCABULARY, "thrombosis", "plasma"]
+    assert "2 words added" in capsys.readouterr().out
+
+
+@pytest.mark.parametrize(
+    ("content", "message"),
+    [
+        ("plasma\nblood\n", "line 2: 'blood': is in the vocabulary already"),
+        ("plasma\nPlasma\n", "line 2: 'Plasma': stands in line 1 already"),
+        ("[MASK]\n", r"line 1: '\[MASK\]': is a special token"),
+        ("blood cell\n", r"line 1: 'blood cell': is 2 words \(blood cell\)"),
+        ("x-ray\n", r"is 3 words \(x - ray\)"),
+        ("\n \n", "has no words"),
+    ],
+)
+def test_a_list_that_cannot_be_added_is_refused(content, message, preset, tmp_path):
+    (tmp_path / "words").write_text(content)
+    with pytest.raises(BadInputError, match=message):
+        extend_vocabulary(
+            preset, str(tmp_path / "preset"), words_file=str(tmp_path / "words"), num_markers=0
+        )
+    assert not (tmp_path / "preset").exists()
+
+
+def test_what_to_add_is_said_once(preset, text, tmp_path):
+    output = str(tmp_path / "preset")
+    for options in ({}, {"size": 3, "words_file": "words"}):
+        with pytest.raises(ConfigurationError, match="give either --size, with --input, or --wo"):
+            extend_vocabulary(preset, output, input_pattern=[str(text)], **options)
+    with pytest.raises(ConfigurationError, match="--size: needs --input"):
+        extend_vocabulary(preset, output, size=3)
+    (tmp_path / "known.txt").write_text("the blood . the blood .")
+    with pytest.raises(BadInputError, match="there is nothing to add"):
+        extend_vocabulary(preset, output, input_pattern=[str(tmp_path / "known.txt")], size=3)
