@@ -8,7 +8,7 @@ import operator
 from collections.abc import Callable, Mapping, Sequence
 from typing import Annotated, Any, Self, TypeVar
 
-from pydantic import BaseModel, ConfigDict, Field, ValidationError
+from pydantic import BaseModel, ConfigDict, Discriminator, Field, Tag, ValidationError
 from pydantic_core import PydanticCustomError
 
 from spanbert_tf.errors import BadInputError, ConfigurationError
@@ -19,6 +19,15 @@ NotNegative = Annotated[float, Field(ge=0)]
 Positive = Annotated[float, Field(gt=0)]
 BelowOne = Annotated[float, Field(ge=0, lt=1)]
 PositiveUpToOne = Annotated[float, Field(gt=0, le=1)]
+
+# A number, or a list of two of them. The tags choose the type whose errors are told.
+_ONE, _TWO = "one number", "two numbers"
+_Number = TypeVar("_Number")
+OneOrTwo = Annotated[
+    Annotated[_Number, Tag(_ONE)]
+    | Annotated[list[_Number], Field(min_length=2, max_length=2), Tag(_TWO)],
+    Discriminator(lambda value: _TWO if isinstance(value, list) else _ONE),
+]
 
 _CONFLICT = "conflict"
 _MAX_DIVISOR = 1 << 20
@@ -71,7 +80,7 @@ def first_problem(error: ValidationError, section: str = "") -> tuple[list[str],
     """The keys that the first error names, and a description of the problem."""
     first: Any = error.errors(include_url=False)[0]
     # Indices in lists are omitted: a list is on one line.
-    path = [name for name in first["loc"] if isinstance(name, str)]
+    path = [name for name in first["loc"] if isinstance(name, str) and name not in (_ONE, _TWO)]
     if section:
         path.insert(0, section)
     if first["type"] == _CONFLICT:

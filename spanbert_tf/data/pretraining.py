@@ -25,7 +25,7 @@ from spanbert_tf.data.rows import (
 )
 from spanbert_tf.data.stream import evaluation_chunks, training_chunks
 from spanbert_tf.data.tfrecords import serialize_features
-from spanbert_tf.errors import BadInputError
+from spanbert_tf.errors import BadInputError, ConfigurationError
 from spanbert_tf.masking import MaskingOptions, SpanMasker
 from spanbert_tf.text.vocabulary import SpecialTokenIds
 from spanbert_tf.validation import whole_number
@@ -40,13 +40,15 @@ def pretraining_dataset(
     seed: int = 0,
     first_batch: int = 0,
     segment_aware: bool = False,
+    num_steps: int | None = None,
 ) -> tf.data.Dataset:
     """Batches of masked rows for `SpanBertPretrainer.fit`.
 
     The training split is endless: each epoch is a permutation of all records, and batches go on
-    across the end of an epoch. Order and masks are functions of (seed, epoch, record) alone. The
-    validation split is read once, in the order of its files, always with the same masks; its last
-    batch is filled up with empty rows of weight 0.
+    across the end of an epoch. Order and masks are functions of (seed, epoch, record) alone, and of
+    the number of the batch where the masking rate changes from step to step. The validation split
+    is read once, in the order of its files, always with the same masks; its last batch is filled up
+    with empty rows of weight 0.
 
     Args:
         directory: what `spanbert-tf prepare pretraining` wrote.
@@ -57,6 +59,8 @@ def pretraining_dataset(
         first_batch: how many batches of the training stream to pass over, to resume; of the
             validation split, which is read from its start, 0.
         segment_aware: whether to add SegaBERT's three indices.
+        num_steps: batches of the training split from the first masking rate to the last one, if
+            `masking` has two.
 
     Returns:
         A data set of dicts with static shapes: `token_ids`, `segment_ids`, `padding_mask` (int32
@@ -68,13 +72,19 @@ def pretraining_dataset(
     Raises:
         BadInputError: the directory or one of its files is missing or unusable, the split has
             no records, or a number cannot be used.
-        ConfigurationError: `masking` cannot be used.
+        ConfigurationError: `masking` cannot be used, or has two rates and `num_steps` is missing.
         MismatchError: the records lack what `masking` or `segment_aware` needs.
     """
     options = MaskingOptions.of(masking)
     batch_size = whole_number("batch_size", batch_size, least=1)
     seed = whole_number("seed", seed)
     first_batch = whole_number("first_batch", first_batch, least=0)
+    is_scheduled = options.has_schedule and split == "train"
+    if is_scheduled and num_steps is None:
+        raise ConfigurationError(
+            f"masking.rate: {options.rate} changes from step to step; give num_steps, the steps "
+            "that this takes"
+        )
     directory = os.fspath(directory)
     manifest = PretrainingManifest.load(directory)
     manifest.check_fit(directory, split, segment_aware=segment_aware)
@@ -89,10 +99,17 @@ def pretraining_dataset(
         fill = tf.data.Dataset.from_tensors(_empty_record(manifest)).repeat(missing)
         chunks = evaluation_chunks(files, fill)
     pipeline = PretrainingPipeline(
-        directory, manifest, options, seed=seed, segment_aware=segment_aware
+        directory,
+        manifest,
+        options,
+        seed=seed,
+        segment_aware=segment_aware,
+        num_steps=num_steps if is_scheduled else None,
     )
     batches = chunks.map(pipeline.parse).prefetch(1).rebatch(batch_size, drop_remainder=True)
-    return computed_ahead(batches, pipeline.mask)
+    if not is_scheduled:
+        return computed_ahead(batches, pipeline.mask)
+    return computed_ahead(batches.enumerate(first_batch), pipeline.mask_for_step)
 
 
 class PretrainingPipeline:
@@ -106,6 +123,7 @@ class PretrainingPipeline:
         *,
         seed: int = 0,
         segment_aware: bool = False,
+        num_steps: int | None = None,
     ) -> None:
         vocabulary = manifest.vocabulary(directory)
         self._manifest = manifest
@@ -113,7 +131,9 @@ class PretrainingPipeline:
         self._segment_aware = segment_aware
         self._special = SpecialTokenIds.from_vocabulary(vocabulary)
         unigram_counts = manifest.unigram_counts(directory)
-        self._masker = SpanMasker.from_vocabulary(vocabulary, unigram_counts, options, seed)
+        self._masker = SpanMasker.from_vocabulary(
+            vocabulary, unigram_counts, options, seed, num_steps
+        )
         self._spans = options.chosen_scheme.spans
         self._span_features = manifest.span_features(self._spans, options.scheme, directory)
         self._num_slots = options.num_slots(manifest.sequence_length, manifest.num_blocks)
@@ -126,12 +146,21 @@ class PretrainingPipeline:
         return parse_records(serialized, self._manifest, list_names), epochs
 
     @tf.autograph.experimental.do_not_convert
-    def mask(self, records: ParsedRecords, epochs: tf.Tensor) -> dict[str, tf.Tensor]:
+    def mask_for_step(
+        self, step: tf.Tensor, batch: tuple[ParsedRecords, tf.Tensor]
+    ) -> dict[str, tf.Tensor]:
+        """As `mask`, at the rate of a step, int64 [], from 0."""
+        return self.mask(*batch, step)
+
+    @tf.autograph.experimental.do_not_convert
+    def mask(
+        self, records: ParsedRecords, epochs: tf.Tensor, step: tf.Tensor | None = None
+    ) -> dict[str, tf.Tensor]:
         """Packs and masks a batch of parsed records; the dict of `pretraining_dataset`."""
         features, blocks = pack_rows(records, self._special)
         annotated = pack_spans(records, self._spans) if self._spans else None
         record_ids = records.scalars[RECORD_ID]
-        features |= self._masker(blocks, epochs, record_ids, self._num_slots, annotated)
+        features |= self._masker(blocks, epochs, record_ids, self._num_slots, annotated, step)
         if self._segment_aware:
             features |= segment_aware_indices(records)
         return features

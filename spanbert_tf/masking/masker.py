@@ -12,6 +12,7 @@ from typing import NamedTuple
 import numpy as np
 import tensorflow as tf
 
+from spanbert_tf.masking.budgets import block_budgets, scheduled_budgets
 from spanbert_tf.masking.options import MaskingOptions
 from spanbert_tf.masking.random_bits import (
     FRACTION_BITS,
@@ -61,6 +62,7 @@ class SpanMasker:
         random_tokens: where random tokens come from.
         mask_token_id: id of [MASK].
         seed: seed of the run.
+        num_steps: steps from the first rate to the last one, where the rate changes.
     """
 
     options: MaskingOptions
@@ -68,6 +70,7 @@ class SpanMasker:
     random_tokens: TokenDistribution
     mask_token_id: int
     seed: int = 0
+    num_steps: int | None = None
 
     @classmethod
     def from_vocabulary(
@@ -76,6 +79,7 @@ class SpanMasker:
         unigram_counts: Sequence[int] | None,
         options: MaskingOptions | None = None,
         seed: int = 0,
+        num_steps: int | None = None,
     ) -> "SpanMasker":
         """Builds a masker.
 
@@ -84,7 +88,8 @@ class SpanMasker:
             unigram_counts: occurrences of each entry in the training corpus; only
                 `random_tokens="unigrams"` reads them.
             options: the scheme and its parameters; SpanBERT's by default.
-            seed: masks are a function of (seed, epoch, record id).
+            seed: masks are a function of (seed, epoch, record id), and of the rate.
+            num_steps: steps from the first rate to the last one, where the rate changes.
         """
         options = options or MaskingOptions()
         if options.random_tokens == "uniform":
@@ -97,6 +102,7 @@ class SpanMasker:
             TokenDistribution.from_counts(unigram_counts),
             list(vocabulary).index(MASK_TOKEN),
             seed,
+            num_steps,
         )
 
     def __call__(
@@ -106,6 +112,7 @@ class SpanMasker:
         record_ids: tf.Tensor,
         num_slots: int,
         annotated: AnnotatedSpans | None = None,
+        step: tf.Tensor | None = None,
     ) -> dict[str, tf.Tensor]:
         """Masks each block of each row.
 
@@ -115,15 +122,21 @@ class SpanMasker:
             record_ids: int64 [B].
             num_slots: K, from `MaskingOptions.num_slots`.
             annotated: the spans that the scheme takes from the records, if it does.
+            step: int64 [], the step that the rows are masked for, from 0; where the rate changes
+                from step to step and this is `None`, the last rate counts.
 
         Returns:
             `token_ids` (int32 [B, S]) with replacements, and the features of `target_features`.
         """
         keys = row_keys(self.seed, epochs, record_ids)
+        if step is None or self.num_steps is None:
+            budgets = block_budgets(blocks, self.options)  # [B, G]
+        else:
+            budgets = scheduled_budgets(blocks, self.options, step, self.num_steps)
         index_all = self.options.chosen_scheme.draws_single_words
         words = find_words(blocks, self.is_word_start, index_all=index_all)
         masked = select_tokens(
-            blocks, words, self.is_word_start, keys, num_slots, self.options, annotated
+            blocks, words, self.is_word_start, keys, budgets, num_slots, self.options, annotated
         )
         spans = list_masked_spans(masked, blocks.token_ids, num_slots)
         token_ids = _replace_tokens(

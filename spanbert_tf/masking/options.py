@@ -16,9 +16,10 @@ from spanbert_tf.masking.schemes import (
     find_scheme,
     scheme_names,
 )
-from spanbert_tf.validation import PositiveInt, Section, conflict, validated
+from spanbert_tf.validation import OneOrTwo, PositiveInt, Section, conflict, validated
 
 _SECTION = "masking"  # of a configuration, as errors name it
+_Share = Annotated[float, Field(gt=0, lt=1)]
 
 
 def _known(scheme: str) -> str:
@@ -38,7 +39,10 @@ class MaskingOptions(Section):
             `"geometric_spans"` a span of whole words; `"entities"` or `"noun_phrases"` an
             annotated span in half of the draws and `other_draws` in the others (section 6.1);
             or the name of another package's scheme, see `spanbert_tf.masking.schemes`.
-        rate: share of a block's tokens to mask; the budget is rounded up.
+        rate: share of a block's tokens to mask; the budget is rounded up. Two shares,
+            `[0.3, 0.15]`, are those of the first and the last step of the schedule
+            (`training.schedule_steps`); it changes evenly between them (Ankner et al., 2023).
+            Held-out records have the last one.
         other_draws: what the draws of `"entities"` and `"noun_phrases"` mask that take no annotated
             span: `"geometric_spans"` (released commands; so `null`) or `"whole_words"` (the
             paper's text). Refused for the other schemes.
@@ -60,9 +64,9 @@ class MaskingOptions(Section):
     """
 
     scheme: Annotated[str, AfterValidator(_known)] = "geometric_spans"
-    rate: Annotated[float, Field(gt=0, lt=1)] = 0.15
+    rate: OneOrTwo[_Share] = 0.15
     other_draws: Literal["geometric_spans", "whole_words"] | None = None
-    geometric_p: Annotated[float, Field(gt=0, lt=1)] = 0.2
+    geometric_p: _Share = 0.2
     max_span_length: PositiveInt = 10
     mask_token_rate: Annotated[float, Field(ge=0, le=1)] = 0.8
     random_token_rate: Annotated[float, Field(ge=0, le=1)] = 0.1
@@ -129,13 +133,22 @@ class MaskingOptions(Section):
         )
 
     @property
-    def exact_rate(self) -> Fraction:
-        """The rate as the decimal fraction that was written (0.15 is 3/20, not a binary float)."""
-        return Fraction(str(self.rate))
+    def has_schedule(self) -> bool:
+        """Whether the rate changes from step to step."""
+        return isinstance(self.rate, list)
+
+    @property
+    def exact_rates(self) -> tuple[Fraction, Fraction]:
+        """The rates of the first and of the last step, as the decimal fractions that were written.
+
+        0.15 is 3/20, not a binary float.
+        """
+        first, last = self.rate if isinstance(self.rate, list) else (self.rate, self.rate)
+        return Fraction(str(first)), Fraction(str(last))
 
     def budget(self, num_tokens: int) -> int:
-        """Tokens to mask in a block: ceil(rate · num_tokens), in integer arithmetic."""
-        return math.ceil(self.exact_rate * num_tokens)
+        """Tokens to mask in a block at the last rate: ceil(rate · num_tokens), in integers."""
+        return math.ceil(self.exact_rates[-1] * num_tokens)
 
     def num_slots(self, sequence_length: int, num_blocks: int = 1) -> int:
         """Prediction slots K of a packed row: the largest budget that a row can have.
@@ -144,7 +157,8 @@ class MaskingOptions(Section):
             sequence_length: S; [CLS], and a [SEP] after each block, are not masked.
             num_blocks: G. Each block is rounded up, so each beyond the first can need a slot more.
         """
-        return self.budget(sequence_length - 1 - num_blocks) + num_blocks - 1
+        num_tokens = sequence_length - 1 - num_blocks
+        return math.ceil(max(self.exact_rates) * num_tokens) + num_blocks - 1
 
     def span_length_probabilities(self) -> list[Fraction]:
         """Geo(p) cut at the longest span and renormalised: P(1), P(2), … in exact fractions."""

@@ -49,20 +49,21 @@ def select_tokens(
     words: Words,
     is_word_start: tf.Tensor,
     keys: tf.Tensor,
+    budgets: tf.Tensor,
     num_slots: int,
     options: MaskingOptions,
     annotated: AnnotatedSpans | None = None,
 ) -> tf.Tensor:
-    """The tokens to mask, bool [B, S]: exactly ceil(rate · length) in every block.
+    """The tokens to mask, bool [B, S]: exactly as many in every block as its budget.
 
     `is_word_start`, bool [V], says whether a vocabulary entry begins a word; `keys` are of
-    `row_keys`; `num_slots` is the largest number of masked tokens a row.
+    `row_keys`; `budgets` are int64 [B, G], tokens; `num_slots` is the largest number of masked
+    tokens a row.
 
     Raises:
         tf.errors.InvalidArgumentError: a budget cannot be met, which would be an error of ours.
     """
     round_size = _draws_per_round(num_slots, options.chosen_scheme)
-    budgets = _budgets(blocks, options)  # [B, G]
     first_draw = tf.constant(0, tf.int64)
     rows = _Rows(blocks, words, keys, annotated)
     # No mask at all in place of an empty one: the first round of geometric spans is 1.6 % faster.
@@ -98,14 +99,6 @@ def select_tokens(
     )
     with tf.control_dependencies([is_done]):
         return tf.tensor_scatter_nd_update(masked, late[:, tf.newaxis], late_masked)
-
-
-def _budgets(blocks: Blocks, options: MaskingOptions) -> tf.Tensor:
-    """The tokens to mask in each block, `options.budget` of its length; int64 [B, G]."""
-    # A table of all lengths: TensorFlow's float32 would round some of them up.
-    longest = blocks.token_ids.shape[1]
-    table = [options.budget(length) for length in range(longest + 1)]
-    return tf.gather(tf.constant(table, tf.int64), blocks.lengths)
 
 
 class _Rows(NamedTuple):

@@ -86,9 +86,14 @@ class RunDatasets:
 
     def training(self, first_batch: int) -> tf.data.Dataset:
         """The endless training batches, from a given one on."""
-        seed = self.config.training.seed
+        training = self.config.training
         batches = configured_dataset(
-            self.config, self.data, split="train", seed=seed, first_batch=first_batch
+            self.config,
+            self.data,
+            split="train",
+            seed=training.seed,
+            first_batch=first_batch,
+            num_steps=training.schedule_steps,
         )
         return self.devices.for_workers(batches)
 

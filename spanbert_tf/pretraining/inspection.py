@@ -145,12 +145,13 @@ def _print_examples(
         masking=options,
         seed=settings.training.seed,
         segment_aware=settings.model.position_embeddings != "absolute",
+        num_steps=settings.training.schedule_steps,
     )
     (batch,) = batches.take(1).as_numpy_iterator()
     if num_examples:
         console.print(
             Text.assemble(
-                f"\n{_draws(options)}, {options.rate:.0%} of the tokens, one draw of "
+                f"\n{_draws(options)}, {_share(options)} of the tokens, one draw of "
                 f"{_rates(options)} a {options.chosen_scheme.replaced}, random tokens from "
                 f"{_RANDOM_TOKENS[options.random_tokens]}: ",
                 *_STYLED_KINDS,
@@ -212,6 +213,14 @@ def _draws(options: MaskingOptions) -> str:
     share = f" in {scheme.share:.0%} of the draws, {others} in the rest" if scheme.spans else ""
     start = {"anchor_token": "at the word of a token", "word": "at a word"}[scheme.span_start]
     return f"{options.scheme}{share}, drawn {start}"
+
+
+def _share(options: MaskingOptions) -> str:
+    """Percent of the tokens that are masked, in the first step and in the last one."""
+    first, last = options.exact_rates
+    if not options.has_schedule:
+        return f"{float(first):.0%}"
+    return f"{float(first):.0%} (at first, {float(last):.0%} at last)"
 
 
 def _rates(options: MaskingOptions) -> str:

@@ -1,7 +1,6 @@
 """Estimates the memory of a training step, and advises when a device runs out of memory."""
 
 import functools
-import math
 import re
 from collections.abc import Callable
 from typing import Any
@@ -70,7 +69,7 @@ def activations(model: keras.Model, config: AnyConfig, num_replicas: int) -> int
     else:
         row = (backbone.num_layers + 1) * layer
     if hasattr(config, "masking"):
-        slots = math.ceil(config.masking.rate * length) * len(model.objectives)
+        slots = config.masking.num_slots(length) * len(model.objectives)
         row += slots * backbone.vocabulary_size * 4 * _KEPT_LOGITS
     return round(num_rows * row)
 

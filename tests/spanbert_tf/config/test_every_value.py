@@ -67,6 +67,7 @@ def sections(draw, section):
         if values[name] is not None:  # executions divide them
             values[name] = values["steps_per_execution"] * draw(st.integers(1, 64))
     if section is MaskingOptions:
+        values["rate"] = draw(FLOATS | st.lists(FLOATS, min_size=2, max_size=2))
         values["random_token_rate"] = draw(st.floats(0, 1 - values["mask_token_rate"]))
         if values["scheme"] == "subwords":
             values["span_start"] = None

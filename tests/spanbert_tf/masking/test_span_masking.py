@@ -593,7 +593,7 @@ def test_the_rest_of_an_entity_is_masked_when_its_first_token_is(by_an_earlier_r
 class Impossible(MaskingOptions):
     """Options whose budget is more than there is."""
 
-    exact_rate: ClassVar = Fraction(3, 2)
+    exact_rates: ClassVar = (Fraction(3, 2),) * 2
 
 
 @pytest.mark.parametrize("scheme", ["geometric_spans", "entities"])
