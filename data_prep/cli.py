@@ -18,7 +18,7 @@ from spanbert_tf.command_line import (
     vocabulary_options,
 )
 from spanbert_tf.files.written import print_written
-from spanbert_tf.lazy import import_tensorflow, load
+from spanbert_tf.lazy import import_keras, import_tensorflow, load
 from spanbert_tf.tasks.table import prepare_commands
 from spanbert_tf.text.vocabulary import Casing
 

@@ -12,7 +12,7 @@ import math
 import os
 import warnings
 from collections.abc import Iterator, Mapping
-from typing import Any
+from typing import Any, Self
 
 import keras
 import keras_hub
@@ -165,7 +165,7 @@ class LoadsPresets(MixinBase):
     @classmethod
     def from_preset(
         cls, preset: str | os.PathLike | PresetFiles, *args: object, **kwargs: object
-    ) -> object:
+    ) -> Self:
         """Loads a preset.
 
         Args:
