@@ -1,1 +1,1 @@
-"""Pre-training: its batches, its model, and a run from records to a preset."""
+"""Pre-training: from records to a preset, and the inspection of records."""

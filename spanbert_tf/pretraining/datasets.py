@@ -1,4 +1,4 @@
-"""The batches of a run, as its configuration asks for."""
+"""Makes the data sets of a pre-training run from its configuration."""
 
 import dataclasses
 import functools
@@ -17,9 +17,13 @@ from spanbert_tf.training.devices import Devices
 
 
 def configured_dataset(config: PretrainingConfig, data: str, **options: object) -> tf.data.Dataset:
-    """The records, batched and masked as a configuration says.
+    """Makes a data set of records that are batched and masked as a configuration says.
 
-    Held-out records keep the default seed, so that every run is evaluated under the same masks.
+    Args:
+        config: configuration of the run.
+        data: directory of the records.
+        **options: further arguments of `pretraining_dataset`. Held-out records keep its default
+            seed, so all runs are evaluated with the same masks.
     """
     return pretraining_dataset(
         data,
@@ -31,11 +35,16 @@ def configured_dataset(config: PretrainingConfig, data: str, **options: object) 
 
 
 def check_records(config: PretrainingConfig, manifest: PretrainingManifest, data: str) -> None:
-    """Checks that records are what a configuration trains on; `data` is named in errors.
+    """Checks that the records fit the configuration.
+
+    Args:
+        config: configuration of the run.
+        manifest: manifest of the records.
+        data: directory of the records, for error messages.
 
     Raises:
-        MismatchError: a field differs, or annotations are missing.
-        BadInputError: there are fewer records than one batch, or none to evaluate on.
+        MismatchError: the records have another length, kind of sequences or vocabulary size.
+        BadInputError: there are fewer training records than rows in a batch, or no held-out ones.
     """
     names = ("sequence_length", "sequences", "vocabulary_size")
     wanted = {name: getattr(config.data, name) for name in names}
@@ -54,7 +63,7 @@ def check_records(config: PretrainingConfig, manifest: PretrainingManifest, data
 
 
 def _fitting(config: PretrainingConfig, name: str, found: Any) -> list[str]:
-    """The settings that make a configuration fit records, with those that must follow."""
+    """Returns the settings that make a configuration fit the records."""
     settings = [f"data.{name}={found}"]
     if name == "sequence_length" and found > config.model.max_sequence_length:
         settings.append(f"model.max_sequence_length={found}")
@@ -70,22 +79,30 @@ def _is_absolute(config: PretrainingConfig) -> bool:
 
 
 def tokens_per_row(manifest: PretrainingManifest) -> float:
-    """Tokens of a packed training row on average, special tokens counted, padding not."""
-    text = manifest.num_tokens("train") / manifest.num_records("train")
-    return text + manifest.num_blocks + 1
+    """Returns the mean number of tokens of a training row, with special tokens, without padding."""
+    text_tokens = manifest.num_tokens("train") / manifest.num_records("train")
+    special_tokens = 1 + manifest.num_blocks  # [CLS], and a [SEP] after each block
+    return text_tokens + special_tokens
 
 
 @dataclasses.dataclass(frozen=True)
 class RunDatasets:
-    """The data sets of a run."""
+    """The data sets of a run.
 
-    config: PretrainingConfig  # configuration of the run
-    data: str  # directory of the records
-    manifest: PretrainingManifest  # description of the records
-    devices: Devices  # devices of the run
+    Attributes:
+        config: configuration of the run.
+        data: directory of the records.
+        manifest: manifest of the records.
+        devices: devices of the run.
+    """
+
+    config: PretrainingConfig
+    data: str
+    manifest: PretrainingManifest
+    devices: Devices
 
     def training(self, first_batch: int) -> tf.data.Dataset:
-        """The endless training batches, from a given one on."""
+        """Returns the endless training batches from the batch of index `first_batch` on."""
         training = self.config.training
         batches = configured_dataset(
             self.config,
@@ -98,10 +115,10 @@ class RunDatasets:
         return self.devices.for_workers(batches)
 
     def held_out(self) -> tf.data.Dataset:
-        """The batches of an evaluation.
+        """Returns the batches of an evaluation.
 
-        Their number is stated in the data set. Given as `validation_steps`, Keras 3.15 would run
-        past it with `steps_per_execution`, and past the data under a strategy.
+        The data set states their number. If Keras 3.15 got it as `validation_steps`, it would
+        exceed the number with `steps_per_execution`, and the data under a strategy.
         """
         training = self.config.training
         num_batches = -(-self.manifest.num_records("validation") // training.batch_size)
@@ -110,19 +127,21 @@ class RunDatasets:
         stated = batches.apply(tf.data.experimental.assert_cardinality(num_batches))
         return self.devices.for_workers(stated)
 
-    def files_of_batch(self, number: int) -> list[str]:
-        """The names of the files that hold a record of a global training batch."""
-        manifest, training = self.manifest, self.config.training
+    def files_of_batch(self, index: int) -> list[str]:
+        """Names the files that hold the records of the global training batch of this index."""
+        manifest = self.manifest
+        training = self.config.training
         files = manifest.files(self.data, "train")
-        first_record = number * training.batch_size
+        first_record = index * training.batch_size
         chunks = training_chunks(files, manifest.num_records("train"), training.seed, first_record)
         ids = chunks.map(
             lambda serialized, _: parse_records(serialized, manifest).scalars[RECORD_ID]
         )
-        wanted = set(next(ids.rebatch(training.batch_size).as_numpy_iterator()).tolist())
-        return [os.path.basename(path) for path in files if wanted & _record_ids(path)]
+        batch_ids = set(next(ids.rebatch(training.batch_size).as_numpy_iterator()).tolist())
+        return [os.path.basename(path) for path in files if batch_ids & _record_ids(path)]
 
 
 def _record_ids(path: str) -> set[int]:
+    """Reads the ids of all records of a file."""
     examples = map(tf.train.Example.FromString, tf.data.TFRecordDataset(path).as_numpy_iterator())
     return {example.features.feature[RECORD_ID].int64_list.value[0] for example in examples}

@@ -1,4 +1,4 @@
-"""`spanbert-tf inspect` of records for pre-training: counts, masked examples, span lengths."""
+"""Prints what pre-training records hold: counts, masked examples and span lengths."""
 
 import os
 from collections.abc import Mapping, Sequence
@@ -28,10 +28,13 @@ from spanbert_tf.text.vocabulary import MASK_TOKEN, is_continuation
 PAPER_BATCH_TOKENS = 256 * 512  # tokens of a global batch (SpanBERT, section 4.2)
 _BAR_WIDTH = 40
 _RANDOM_TOKENS = {"unigrams": "the unigrams", "uniform": "the vocabulary evenly"}
-_ROWS_AT_ONCE = 256  # whose indices are counted
-_MASKED, _RANDOM, _KEPT = "bold white on blue", "bold white on red", "bold black on green"
-_PLACE = "dim"
-_STYLED_KINDS = (
+_ROWS_AT_ONCE = 256  # rows whose indices are counted together
+# Styles of rich.
+_MASKED = "bold white on blue"
+_RANDOM = "bold white on red"
+_KEPT = "bold black on green"
+_POSITION = "dim"
+_LEGEND = (
     ("original→[MASK]", _MASKED),
     " ",
     ("original→random", _RANDOM),
@@ -50,16 +53,16 @@ def inspect_records(
     num_examples: int = 3,
     overwrite: bool = False,
 ) -> None:
-    """Prints what a set of pre-training records holds and how a configuration masks it.
+    """Prints what a directory of records holds, and how a configuration masks it.
 
     Args:
         data: directory of the records.
-        config: shipped name or file of the configuration whose masking to show.
-        overrides: texts `section.key=value`.
-        console: where to print.
-        png: where to write the histogram of span lengths as a picture, if anywhere.
-        num_examples: masked examples to print.
-        overwrite: whether an earlier picture may be replaced.
+        config: name of a shipped configuration, or path of a configuration.
+        overrides: settings `section.key=value` that override the configuration.
+        console: console to print to.
+        png: path of a picture to write with the histogram of span lengths; `None` for none.
+        num_examples: number of masked examples to print.
+        overwrite: whether to replace an existing picture.
 
     Raises:
         SpanBertError: the records or the configuration cannot be used.
@@ -76,7 +79,8 @@ def inspect_records(
         _print_lengths(console, lengths, title)
         _print_examples(console, data, manifest, settings, num_examples)
         _print_head_steps(console, settings)
-        if index_names := POSITION_EMBEDDINGS[settings.model.position_embeddings]:
+        index_names = POSITION_EMBEDDINGS[settings.model.position_embeddings]
+        if index_names:
             sizes = {name: getattr(settings.model, TABLE_SIZES[name]) for name in index_names}
             _print_clipped_indices(console, data, sizes)
     if png:
@@ -93,12 +97,12 @@ def _is_picture(path: str) -> bool:
 
 
 def fill_rate(manifest: PretrainingManifest, split: str = "train") -> float:
-    """The share of a packed row's places for text that hold text."""
+    """Returns the mean share of a row's positions for text that are not padding."""
     return manifest.num_tokens(split) / (manifest.num_places * manifest.num_records(split))
 
 
 def rows_for_tokens(manifest: PretrainingManifest, num_tokens: int = PAPER_BATCH_TOKENS) -> int:
-    """How many packed rows hold a number of tokens, special tokens counted, on average."""
+    """Returns how many rows hold a number of tokens on average, with special tokens."""
     return round(num_tokens / tokens_per_row(manifest))
 
 
@@ -154,19 +158,20 @@ def _print_examples(
                 f"\n{_draws(options)}, {_share(options)} of the tokens, one draw of "
                 f"{_rates(options)} a {options.chosen_scheme.replaced}, random tokens from "
                 f"{_RANDOM_TOKENS[options.random_tokens]}: ",
-                *_STYLED_KINDS,
+                *_LEGEND,
             )
         )
     for row in range(num_examples):
-        console.print(masked_example({k: v[row] for k, v in batch.items()}, vocabulary), "")
+        example = {name: values[row] for name, values in batch.items()}
+        console.print(masked_example(example, vocabulary), "")
 
 
 def masked_example(row: dict[str, np.ndarray], vocabulary: Sequence[str]) -> Text:
-    """One row of a batch as coloured text: `original→replacement` where a token is masked.
+    """Formats a row of a batch as coloured text, with `original→replacement` for masked tokens.
 
-    Where the row has SegaBERT's indices, `¶p.s` stands before the first token of sentence s of
-    paragraph p, and `¶p.s+t` where the row begins at token t of a sentence. A pair ends with its
-    label: whether the second segment follows or is random.
+    If the row has SegaBERT's indices, `¶p.s` precedes the first token of sentence s of paragraph p,
+    and `¶p.s+t` the first token of the row if it is token t of a sentence. The label of a pair
+    comes last: whether the second segment is the next one or a random one.
     """
     used = row["mask_weights"] == 1
     originals = dict(zip(row["mask_positions"][used], row["mask_ids"][used], strict=True))
@@ -176,34 +181,39 @@ def masked_example(row: dict[str, np.ndarray], vocabulary: Sequence[str]) -> Tex
         style = ""
         if position in originals:
             original = escape_controls(vocabulary[originals[position]])
-            style = _KEPT if shown == original else _MASKED if shown == MASK_TOKEN else _RANDOM
+            if shown == original:
+                style = _KEPT
+            elif shown == MASK_TOKEN:
+                style = _MASKED
+            else:
+                style = _RANDOM
             shown = f"{original}→{shown}"
-        place = _sentence_begin(row, position)
-        joined = is_continuation(shown) and position > 0 and not place
-        if not joined and position:
+        sentence = _sentence_mark(row, position)
+        joins_word = is_continuation(shown) and position > 0 and not sentence
+        if position > 0 and not joins_word:
             text.append(" ")
-        if place:
-            text.append(place, _PLACE).append(" ")
-        text.append(shown.removeprefix("##") if joined else shown, style)
+        if sentence:
+            text.append(sentence, _POSITION).append(" ")
+        text.append(shown.removeprefix("##") if joins_word else shown, style)
     if "next_sentence_labels" in row:
         kind = "random" if row["next_sentence_labels"] else "the next"
-        text.append(f" ({kind} segment)", _PLACE)
+        text.append(f" ({kind} segment)", _POSITION)
     return text
 
 
-def _sentence_begin(row: dict[str, np.ndarray], position: int) -> str:
-    """`¶paragraph.sentence` at the first token of a sentence and of the row, else nothing."""
+def _sentence_mark(row: dict[str, np.ndarray], position: int) -> str:
+    """Returns `¶paragraph.sentence` for the first token of a sentence or of the row, else `""`."""
     if "token_indices" not in row or position in (0, int(row["padding_mask"].sum()) - 1):
         return ""
     token = row["token_indices"][position]
     if token and position > 1:
         return ""
-    place = f"¶{row['paragraph_indices'][position]}.{row['sentence_indices'][position]}"
-    return f"{place}+{token}" if token else place
+    mark = f"¶{row['paragraph_indices'][position]}.{row['sentence_indices'][position]}"
+    return f"{mark}+{token}" if token else mark
 
 
 def _draws(options: MaskingOptions) -> str:
-    """What the draws of a scheme take, and where words are drawn."""
+    """Describes which spans a scheme draws and how it draws them."""
     scheme = options.chosen_scheme
     if scheme.unit == "piece":
         return options.scheme
@@ -224,9 +234,11 @@ def _share(options: MaskingOptions) -> str:
 
 
 def _rates(options: MaskingOptions) -> str:
-    """Percent that become [MASK], that become random tokens, and that stay."""
-    shares = (options.mask_token_rate, options.random_token_rate)
-    return "/".join(f"{100 * share:.3g}" for share in (*shares, 1 - sum(shares)))
+    """Returns the percentages of [MASK], of random tokens and of unchanged tokens, by slashes."""
+    masked = options.mask_token_rate
+    random = options.random_token_rate
+    kept = 1 - (masked + random)
+    return "/".join(f"{100 * share:.3g}" for share in (masked, random, kept))
 
 
 def _print_head_steps(console: DataConsole, settings: PretrainingConfig) -> None:
@@ -255,13 +267,13 @@ def _print_clipped_indices(console: DataConsole, data: str, table_sizes: Mapping
 
 
 class ClippedIndices(NamedTuple):
-    """How many tokens share the last row of a table because their index is beyond it.
+    """Counts of the tokens whose index exceeds its table, so that they get its last row.
 
     Attributes:
-        num_records: records that were counted.
-        num_tokens: their tokens, special tokens apart.
-        clipped: name of the index → tokens whose index is beyond its table, after the paragraphs of
-            a row are lowered into it (`lowered_indices`).
+        num_records: number of records that were counted.
+        num_tokens: number of their tokens, without special tokens.
+        clipped: maps the name of an index to the number of tokens whose index exceeds its table,
+            after `lowered_indices` has lowered the paragraphs of each row.
     """
 
     num_records: int
@@ -276,9 +288,13 @@ def count_clipped_indices(
     split: str = "train",
     max_batches: int = 100,
 ) -> ClippedIndices:
-    """Counts the clipped indices of single sequences, in up to `max_batches` batches of 256.
+    """Counts the clipped indices of records of single sequences.
 
-    `table_sizes` are the rows of the tables of the indices that are counted.
+    Args:
+        directory: directory of the records.
+        table_sizes: maps the name of an index to the number of rows of its table.
+        split: `"train"` or `"validation"`.
+        max_batches: maximum number of batches of 256 records to count.
     """
     directory = os.fspath(directory)
     manifest = PretrainingManifest.load(directory)
@@ -290,14 +306,15 @@ def count_clipped_indices(
 
     batches = tf.data.TFRecordDataset(manifest.files(directory, split)).batch(_ROWS_AT_ONCE)
     batches = batches.take(max_batches).map(indices_and_lengths)
-    num_records = num_tokens = 0
+    num_records = 0
+    num_tokens = 0
     clipped = dict.fromkeys(table_sizes, 0)
     for indices, lengths in batches.as_numpy_iterator():
         num_records += len(lengths)
         num_tokens += int(lengths.sum())
         for name, size in table_sizes.items():
             lowered = keras.ops.convert_to_numpy(lowered_indices(name, indices[name], size))
-            # Column 0 is [CLS]; beyond the text are [SEP] and padding.
+            # Column 0 is [CLS]. [SEP] and padding follow the text.
             of_text = lowered[:, 1:-1]
             is_text = np.arange(of_text.shape[1]) < lengths[:, np.newaxis]
             clipped[name] += int((is_text & (of_text >= size)).sum())

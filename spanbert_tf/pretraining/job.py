@@ -1,4 +1,4 @@
-"""Pre-training as a job: records, the pretrainer, and the preset at the end."""
+"""The job of pre-training: it trains a model on records and writes a preset."""
 
 import os
 from collections.abc import Iterable, Mapping
@@ -53,20 +53,20 @@ def run_pretraining(
     backend_changed: bool = False,
     show_next_steps: bool = True,
 ) -> SpanBertPretrainer | None:
-    """Trains a model, or goes on with a run that was stopped or killed.
+    """Pre-trains a model, or resumes a run that was stopped or killed.
 
-    A run that is killed at any time and started again ends with the same weights, bit for bit, as
-    one that never was, on the same machine.
+    A run that is killed at any time and resumed ends with the same weights, bit for bit, as an
+    uninterrupted run on the same machine.
 
     Args:
         config: configuration of the run.
         data: directory of the records.
         output: directory of the run; several workers share it.
-        initial_preset: preset whose weights the run begins with, where it has them; a run that
-            resumes does not need it again, and refuses another one.
-        num_devices: devices of each machine to use, all by default.
-        backend_changed: whether a run of another backend of Keras is to go on from its checkpoint.
-        show_next_steps: whether to print what can be done with the finished run.
+        initial_preset: preset from which the run takes its initial weights. A resumed run does not
+            need it again, and refuses another one.
+        num_devices: number of devices of each machine to use; all by default.
+        backend_changed: whether to resume a run that was started on another backend of Keras.
+        show_next_steps: whether to print commands that use the result.
 
     Returns:
         The trained model, or `None` if a signal ended the run.
@@ -74,15 +74,16 @@ def run_pretraining(
     Raises:
         BadInputError: a file or directory cannot be used, or a record is damaged.
         MismatchError: records, configuration, preset and earlier run do not fit together.
-        ConfigurationError: the devices cannot share the batch equally, or are not there.
-        TrainingError: gradients were not finite again and again, or another worker was lost.
+        ConfigurationError: the devices cannot share the batch equally, or do not exist.
+        TrainingError: the gradients of many steps in a row were not finite, another worker was
+            lost, or a device has too little memory.
     """
     job = PretrainingJob(config, data, initial_preset, show_next_steps=show_next_steps)
     return run(job, output, num_devices, backend_changed=backend_changed)
 
 
 class PretrainingJob(Job[PretrainingConfig]):
-    """Pre-trains on records; arguments as those of `run_pretraining`."""
+    """Pre-trains a model on records. Its arguments are those of `run_pretraining`."""
 
     def __init__(
         self,
@@ -94,7 +95,9 @@ class PretrainingJob(Job[PretrainingConfig]):
     ) -> None:
         self._manifest = PretrainingManifest.load(data)
         check_records(config, self._manifest, data)
-        self.config, self._data, self._preset = config, data, initial_preset
+        self.config = config
+        self._data = data
+        self._preset = initial_preset
         self.best = Best("loss", "min").or_by(config.training.best_metric)
         self._show_next_steps = show_next_steps
         self.inputs = {"--data": self._manifest.digest}
@@ -112,16 +115,16 @@ class PretrainingJob(Job[PretrainingConfig]):
         return load_config(path)
 
     def build(self, devices: Devices) -> SpanBertPretrainer:
-        """The data sets, and a new pretrainer with its optimizer."""
+        """Builds the data sets, and the pretrainer with its optimizer."""
         self._datasets = RunDatasets(self.config, self._data, self._manifest, devices)
-        # First: it refuses records that lack what the masking needs.
+        # Made first, since it refuses records without the annotations that the masking needs.
         self._held_out = self._datasets.held_out()
         model = compiled_pretrainer(self.config, self._manifest.vocabulary_size)
         check_best(self.best, [metric.name for metric in model.metrics], self._data)
         return model
 
     def begin(self, model: SpanBertPretrainer, output: str, *, is_new: bool) -> None:
-        """New weights, those of the preset where there is one, and the tokens' frequencies."""
+        """Loads the initial preset, and sets output biases to the frequencies of tokens."""
         self._model = model
         share = self.config.training.initial_encoder_share
         check_initial_encoder(share, output, self._preset, has_begun=not is_new)
@@ -144,44 +147,43 @@ class PretrainingJob(Job[PretrainingConfig]):
                 print_line(f"  output bias of the {words}: frequencies of the training text")
 
     def write(self, output: str, *, is_new: bool) -> None:
-        """Beside inputs and configuration, the encoder that the trained one is mixed with."""
+        """Also writes the initial encoder, with which the trained one is mixed at the end."""
         super().write(output, is_new=is_new)
         if is_new and self.config.training.initial_encoder_share:
             keep_initial_encoder(self._model.backbone, output)
 
     def describe(self, model: SpanBertPretrainer) -> str:
-        """Steps, rows and epochs."""
-        training, num_records = self.config.training, self._manifest.num_records("train")
-        passes = training.steps * training.batch_size / num_records
+        """Describes the steps, the rows of a batch and the epochs."""
+        training = self.config.training
+        num_records = self._manifest.num_records("train")
+        num_epochs = training.steps * training.batch_size / num_records
         alone = min(training.head_steps, training.steps)
         heads = f", the heads alone in the first {alone:,}" if alone else ""
         return (
             f"{training.steps:,} steps of {training.batch_size:,} rows of "
-            f"{self._manifest.sequence_length}, {passes:,.1f} epochs of {num_records:,} "
+            f"{self._manifest.sequence_length}, {num_epochs:,.1f} epochs of {num_records:,} "
             f"records{heads}"
         )
 
     def phases(self, first_step: int) -> Iterable[Phase]:
-        """Where heads begin alone, two phases; each begins at its step."""
+        """Returns two phases if the heads are first trained alone, else one."""
         switch = min(self.config.training.head_steps, self.num_steps)
         encoder = encoder_variables(self._model)
-        for phase in (
-            Phase(first_step, switch, encoder),
-            Phase(max(first_step, switch), self.num_steps),
-        ):
-            if phase.first < phase.last:
-                yield phase
+        if first_step < switch:
+            yield Phase(first_step, switch, encoder)
+        if max(first_step, switch) < self.num_steps:
+            yield Phase(max(first_step, switch), self.num_steps)
 
     def batches(self, first_step: int) -> tf.data.Dataset:
-        """The masked training batches."""
+        """Returns the masked training batches."""
         return self._datasets.training(first_step)
 
     def evaluates_after(self, step: int) -> bool:
-        """Every so many steps, and at the end."""
+        """Whether a multiple of `evaluate_every` steps, or all steps, are done."""
         return step % self.config.training.evaluate_every == 0 or step == self.num_steps
 
     def evaluate(self, model: SpanBertPretrainer, check_stop: CheckStop) -> Evaluated:
-        """Losses and accuracies on the held-out records, whose masks are the same each time."""
+        """Computes losses and accuracies on held-out records, whose masks are always the same."""
         stop = keras.callbacks.LambdaCallback(on_test_batch_end=lambda batch, logs: check_stop())
         found = model.evaluate(self._held_out, callbacks=[stop], return_dict=True, verbose=0)
         return Evaluated(found)
@@ -189,15 +191,17 @@ class PretrainingJob(Job[PretrainingConfig]):
     def finish(
         self, model: SpanBertPretrainer, checkpoints: Checkpoints, output: str, *, is_chief: bool
     ) -> SpanBertPretrainer:
-        """The best weights, the encoder's mean with the one before, preset and summary."""
+        """Restores the best weights, mixes the encoder, and writes preset and summary."""
         devices = self._datasets.devices
         if self.config.training.keep_best:
-            devices.wait_for_all()  # the chief has written the best checkpoint, which all read
+            # All workers read the best checkpoint, which the chief has written then.
+            devices.wait_for_all()
         step = self.restore_best(checkpoints, devices) or self.num_steps
-        share, mixed = self.config.training.initial_encoder_share, None
+        share = self.config.training.initial_encoder_share
+        mixed = None
         if share:
             mix_with_initial(self._model.backbone, output, share)
-            # By all workers; before, it was what was trained.
+            # The log has the metrics of the trained encoder, so all workers evaluate the mixed one.
             mixed = self.evaluate(model, lambda: None).metrics
         devices.leave(model)
         if not is_chief:
@@ -211,7 +215,7 @@ class PretrainingJob(Job[PretrainingConfig]):
         return model
 
     def read_result(self, model: SpanBertPretrainer, output: str) -> SpanBertPretrainer:
-        """The model with the weights of the preset."""
+        """Loads the weights of the preset into the model, and prints the summary."""
         preset = os.path.join(output, PRESET)
         steps = max((int(line["step"]) for line in read_metrics(_metrics_of(output))), default=0)
         if steps != self.num_steps:
@@ -220,7 +224,7 @@ class PretrainingJob(Job[PretrainingConfig]):
                 f"from; begin another --output with {_PRESET} {preset}"
             )
         load_preset_into(model, preset)
-        # Neither mixed nor best weights are those of the last line of the log.
+        # The last line of the log belongs neither to mixed weights nor to the best ones.
         training = self.config.training
         if training.initial_encoder_share or training.keep_best:
             measured = self.evaluate(model, lambda: None).metrics
@@ -230,11 +234,11 @@ class PretrainingJob(Job[PretrainingConfig]):
         return model
 
     def damage(self) -> BadInputError | None:
-        """The record that cannot be read."""
+        """Returns an error that names the damaged record."""
         return self._manifest.damage(self._data)
 
     def files_of_step(self, step: int) -> str:
-        """The files that hold the records of a batch."""
+        """Names the files of the records of a batch."""
         return ", ".join(self._datasets.files_of_batch(step))
 
 
@@ -263,11 +267,13 @@ def _card_facts(
     measured: Mapping[str, float],
     step: int,
 ) -> dict[str, str]:
-    """What the model card says of the run, whose preset has the weights after `step` steps."""
-    training, objectives = config.training, config.objectives
+    """Returns the rows of the model card; the preset has the weights after `step` steps."""
+    training = config.training
     names = ["masked LM"]
-    names += ["span boundary"] * objectives.span_boundary
-    names += ["next sentence"] * objectives.next_sentence
+    if config.objectives.span_boundary:
+        names.append("span boundary")
+    if config.objectives.next_sentence:
+        names.append("next sentence")
     losses = (
         f"{name.removesuffix('_loss').replace('_', ' ')} {value:.4f}"
         for name, value in measured.items()
@@ -293,7 +299,7 @@ def _card_facts(
 def print_summary(
     output: str, step: int, measured: Mapping[str, float], *, show_next_steps: bool = True
 ) -> None:
-    """Prints what a run reached, where everything is, and what can be done next."""
+    """Prints the metrics of a run, its files, and commands that use its preset."""
     shown = ", ".join(f"{name.replace('_', ' ')} {value:.4f}" for name, value in measured.items())
     print_line()
     print_line(f"Held-out records after step {step}: {shown}")
@@ -315,7 +321,11 @@ def _metrics_of(output: str) -> str:
 
 
 def evaluation_after(output: str, step: int) -> dict[str, float]:
-    """The metrics of a run's evaluation after a step, by their names in the model."""
+    """Reads the metrics of a run's evaluation after a step, by their names in the model."""
     lines = read_metrics(_metrics_of(output))
-    found = [line for line in lines if "validation_loss" in line and line["step"] == step][-1]
-    return {name.removeprefix("validation_"): v for name, v in found.items() if name != "step"}
+    evaluations = [line for line in lines if "validation_loss" in line and line["step"] == step]
+    return {
+        name.removeprefix("validation_"): value
+        for name, value in evaluations[-1].items()
+        if name != "step"
+    }

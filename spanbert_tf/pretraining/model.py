@@ -1,7 +1,9 @@
-"""The model of a run, with its optimizer, and the weights that it begins with.
+"""Builds the model of a pre-training run with its optimizer and its initial weights.
 
-Those are of `--initial-preset`, new heads beside them. `training.initial_encoder_share` mixes the
-encoder at the end with what it began with.
+The weights come from `--initial-preset` if there is one; missing heads are new. At the end of the
+run, `training.initial_encoder_share` mixes the trained encoder with the initial one.
+
+The size of the vocabulary is written V.
 """
 
 import os
@@ -27,14 +29,14 @@ from spanbert_tf.training.configured_optimizer import (
 from spanbert_tf.training.optimizer import AdamW, VariableGroup, WarmupLinearDecay
 from spanbert_tf.training.precision import choose_precision
 
-INITIAL_ENCODER = "initial_encoder.npz"
-_KEY = "training.initial_encoder_share"
-_HEADS = ("masked_lm_head", "span_boundary_head")  # those that choose an entry of the vocabulary
-_BIASES = ("output_bias", "bias")  # KerasHub's name, and ours
+INITIAL_ENCODER = "initial_encoder.npz"  # in the directory of a run
+_SHARE_SETTING = "training.initial_encoder_share"
+_VOCABULARY_HEADS = ("masked_lm_head", "span_boundary_head")  # heads that predict word pieces
+_BIAS_NAMES = ("output_bias", "bias")  # of KerasHub's head and of this project's
 
 
 def build_pretrainer(config: PretrainingConfig, vocabulary_size: int) -> SpanBertPretrainer:
-    """A new model with random weights; call it inside the scope of the run's strategy."""
+    """Builds a model with random weights; call it inside the scope of the run's strategy."""
     dtype = choose_precision(config.training.precision, config.model.hidden_dim)
     backbone = SpanBertBackbone(
         vocabulary_size=vocabulary_size, **config.model.encoder_options(), dtype=dtype
@@ -50,7 +52,7 @@ def build_pretrainer(config: PretrainingConfig, vocabulary_size: int) -> SpanBer
 
 
 def compiled_pretrainer(config: PretrainingConfig, vocabulary_size: int) -> SpanBertPretrainer:
-    """A new model with its optimizer, both built, so that a checkpoint fits them."""
+    """Builds a model with random weights and its optimizer, so that a checkpoint fits them."""
     model = build_pretrainer(config, vocabulary_size)
     set_gradient_checkpointing(model, config.training.recompute)
     model.compile(
@@ -64,12 +66,14 @@ def compiled_pretrainer(config: PretrainingConfig, vocabulary_size: int) -> Span
 
 
 def pretraining_optimizer(model: SpanBertPretrainer, config: PretrainingConfig) -> AdamW:
-    """AdamW for the whole model, with other values for the encoder where they are given."""
-    optimizer, num_head_steps = config.optimizer, config.training.head_steps
+    """Makes the AdamW of a run, whose encoder may have other values than its heads."""
+    optimizer = config.optimizer
+    num_head_steps = config.training.head_steps
 
     def schedule(learning_rate: float, first_step: int = 0) -> WarmupLinearDecay:
-        steps = (optimizer.warmup_steps, config.training.schedule_steps, first_step)
-        return WarmupLinearDecay(learning_rate, *steps)
+        return WarmupLinearDecay(
+            learning_rate, optimizer.warmup_steps, config.training.schedule_steps, first_step
+        )
 
     groups = []
     if num_head_steps or optimizer.encoder_learning_rate is not None:
@@ -90,7 +94,7 @@ def begin_with_preset(
     data: str,
     manifest: PretrainingManifest,
 ) -> dict[str, str]:
-    """Gives a model the weights of a preset and prints, part by part, what was copied."""
+    """Copies the weights of a preset to a model, and prints for each part whether it was copied."""
     preset = Preset.of(preset)
     check_tokenizer(preset.tokenizer, preset.name, data, manifest)
     report = load_preset_into(model, preset)
@@ -104,26 +108,37 @@ def begin_with_preset(
 def begin_at_frequencies(
     model: SpanBertPretrainer, unigram_counts: Sequence[int], trained: Collection[str]
 ) -> list[str]:
-    """Gives heads the output biases of a model that knows the tokens' frequencies alone.
+    """Sets the output biases of untrained heads to the logarithms of the tokens' frequencies.
 
-    One is added to each count, so that no entry of the vocabulary is impossible.
+    Args:
+        model: the model.
+        unigram_counts: counts of the vocabulary's entries in the training text, [V]. One is added
+            to each count, so no entry is impossible.
+        trained: names of the heads that were copied from a preset.
+
+    Returns:
+        The names of the heads whose biases were set.
     """
     counts = np.asarray(unigram_counts, "float64") + 1.0  # [V]
-    filled = [name for name in _HEADS if name not in trained and getattr(model, name) is not None]
+    filled = [
+        name
+        for name in _VOCABULARY_HEADS
+        if name not in trained and getattr(model, name) is not None
+    ]
     for name in filled:
         _output_bias(getattr(model, name)).assign(np.log(counts / counts.sum()))
     return filled
 
 
 def _output_bias(head: keras.layers.Layer) -> keras.Variable:
-    """The head's own bias; those of its dense layers lie a layer deeper."""
-    paths = [f"{head.name}/{name}" for name in _BIASES]
-    (bias,) = (weight for weight in head.weights if weight.path in paths)
+    """Returns the bias of a head over the vocabulary, whose path is shorter than others'."""
+    paths = [f"{head.name}/{name}" for name in _BIAS_NAMES]
+    (bias,) = [weight for weight in head.weights if weight.path in paths]
     return bias
 
 
 def keep_initial_encoder(encoder: SpanBertBackbone, run: str) -> None:
-    """Writes the weights into the directory of a run, which does not read the preset again."""
+    """Writes the initial weights of the encoder into the directory of a run."""
     arrays = [np.asarray(value) for value in encoder.get_weights()]
     path = os.path.join(run, INITIAL_ENCODER)
     with whole_file(path) as file:
@@ -133,22 +148,22 @@ def keep_initial_encoder(encoder: SpanBertBackbone, run: str) -> None:
 
 
 def check_initial_encoder(share: float, run: str, preset: str | None, *, has_begun: bool) -> None:
-    """Checks, before the first step, that there will be weights to mix with after the last one."""
+    """Checks before the first step that there are initial weights to mix with at the end."""
     if not share:
         return
     if not has_begun and preset is None:
         raise ConfigurationError(
-            f"{_KEY} is {share} and the encoder begins at random; give --initial-preset, or set "
-            f"{_KEY}=0"
+            f"{_SHARE_SETTING} is {share} and the encoder begins at random; give --initial-preset, "
+            f"or set {_SHARE_SETTING}=0"
         )
     if has_begun:
         _read(os.path.join(run, INITIAL_ENCODER))
 
 
 def _read(path: str) -> dict[str, np.ndarray]:
-    """All of the file, whose parts have checksums."""
+    """Reads all arrays of a file, whose parts have checksums."""
     if not os.path.exists(path):
-        raise BadInputError(f"{path}: is missing; set {_KEY}=0 to go on without it")
+        raise BadInputError(f"{path}: is missing; set {_SHARE_SETTING}=0 to go on without it")
     try:
         return read_arrays(path)
     except ARRAYS_DAMAGE as error:
@@ -157,21 +172,23 @@ def _read(path: str) -> dict[str, np.ndarray]:
 
 def _damaged(path: str, reason: object) -> BadInputError:
     reason = (str(reason).splitlines() or [""])[0]
-    return BadInputError(f"{path}: is damaged ({reason}); set {_KEY}=0 to go on without it")
+    return BadInputError(
+        f"{path}: is damaged ({reason}); set {_SHARE_SETTING}=0 to go on without it"
+    )
 
 
 def mix_with_initial(encoder: SpanBertBackbone, run: str, share: float) -> None:
-    """Moves an encoder back towards the weights that it began with.
+    """Mixes the weights of an encoder with its initial weights.
 
-    Each weight becomes `share · before + (1 - share) · now`: the weight-space ensemble of WiSE-FT
-    (Wortsman et al. 2022, section 3), with `1 - share` as its mixing coefficient.
+    Each weight becomes `share · initial + (1 - share) · trained`: the weight-space ensemble of
+    WiSE-FT (Wortsman et al. 2022, section 3) with the mixing coefficient `1 - share`.
     """
     path = os.path.join(run, INITIAL_ENCODER)
     initial = _read(path)
     mixed = []
-    for index, now in enumerate(encoder.get_weights()):
+    for index, trained in enumerate(encoder.get_weights()):
         before = initial.get(f"arr_{index}")
-        if before is None or before.shape != now.shape:
+        if before is None or before.shape != trained.shape:
             raise _damaged(path, "its arrays are not those of the encoder")
-        mixed.append(share * before + (1 - share) * now)
+        mixed.append(share * before + (1 - share) * trained)
     encoder.set_weights(mixed)

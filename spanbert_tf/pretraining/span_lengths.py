@@ -1,4 +1,7 @@
-"""Counts the lengths of masked spans in records, and draws them beside the exact distribution."""
+"""Counts the lengths of masked spans in records, and plots them with the exact distribution.
+
+The shapes below name the number of rows of a batch B and the number of prediction slots K.
+"""
 
 import dataclasses
 import os
@@ -22,14 +25,16 @@ _LONGEST_SHOWN = 20
 
 @dataclasses.dataclass(frozen=True)
 class SpanLengths:
-    """How many spans have each length: entry n counts those of n words, the last also longer ones.
+    """Counts of spans by their length in words, up to 20 words.
+
+    Entry n of each array belongs to spans of n words; entry 20 includes longer spans.
 
     Attributes:
-        drawn: int [L + 1], the first draw of each block: draws follow the scheme's distribution
-            except where the end of a block cuts them.
-        merged: int [L + 1], the spans of the batches: touching draws are one, the budget may cut.
-        exact: float [L + 1], the share of each length that the scheme defines, or `None` where
-            it defines none.
+        drawn: int [21]. Counts the first draw of each block. Draws follow the distribution of the
+            scheme, unless the end of a block cuts them.
+        merged: int [21]. Counts the spans of the batches, where touching draws form one span and
+            the budget of masked tokens may cut a span.
+        exact: float [21]. The probability of each length; `None` if the scheme defines none.
     """
 
     drawn: np.ndarray
@@ -48,11 +53,11 @@ def count_span_lengths(
     """Masks up to `max_batches` batches of 64 records and counts the lengths of their spans.
 
     Args:
-        directory: what `spanbert-tf prepare pretraining` wrote.
+        directory: directory of the records.
         options: options of the masking.
         split: `"train"` or `"validation"`.
         seed: seed of the masks.
-        max_batches: where to stop.
+        max_batches: maximum number of batches to count.
     """
     directory = os.fspath(directory)
     manifest = PretrainingManifest.load(directory)
@@ -75,28 +80,30 @@ def count_span_lengths(
         special = SpecialTokenIds.from_vocabulary(vocabulary)
         records = tf.data.TFRecordDataset(manifest.files(directory, split)).batch(_BATCH_SIZE)
         lengths = records.take(num_batches).map(
-            lambda some: _drawn_lengths(some, manifest, special, is_word_start, options, seed)
+            lambda serialized: _drawn_lengths(
+                serialized, manifest, special, is_word_start, options, seed
+            )
         )
-        for some in lengths.as_numpy_iterator():
-            drawn += _histogram(some)
+        for batch_lengths in lengths.as_numpy_iterator():
+            drawn += _histogram(batch_lengths)
     return SpanLengths(drawn, merged, exact)
 
 
 def plot_span_lengths(lengths: SpanLengths, file: str | BinaryIO, title: str) -> None:
-    """Draws the shares of the lengths as bars, and the exact ones as points.
+    """Plots the share of each length as bars, and the exact probabilities as points.
 
     Args:
-        lengths: from `count_span_lengths`.
-        file: path of the picture, a PNG, or the open file.
+        lengths: result of `count_span_lengths`.
+        file: path or open file of the picture, a PNG.
         title: title of the picture.
     """
     figure = import_figure()(figsize=(7, 3.5), layout="constrained")
     axes = figure.subplots()
     words = np.arange(1, _LONGEST_SHOWN + 1)
     bars = {"drawn": lengths.drawn, "merged (touching spans are one)": lengths.merged}
-    for number, (label, counts) in enumerate(bars.items()):
+    for index, (label, counts) in enumerate(bars.items()):
         if counts.any():
-            axes.bar(words + 0.4 * number - 0.2, counts[1:] / counts.sum(), 0.4, label=label)
+            axes.bar(words + 0.4 * index - 0.2, counts[1:] / counts.sum(), 0.4, label=label)
     if lengths.exact is not None:
         shown = lengths.exact[1:] > 0
         axes.plot(words[shown], lengths.exact[1:][shown], "ko", label="exact")
@@ -111,7 +118,7 @@ def _histogram(lengths: np.ndarray) -> np.ndarray:
 
 
 def _merged_lengths(batch: dict[str, np.ndarray], is_word_start: np.ndarray) -> np.ndarray:
-    """Words of each span of a batch; [number of spans]."""
+    """Counts the words of each span of a batch; int [number of spans]."""
     positions = batch["mask_positions"]
     used = batch["mask_weights"] == 1  # [B, K]
     begins_span = np.ones_like(used)
@@ -132,7 +139,7 @@ def _drawn_lengths(
     options: MaskingOptions,
     seed: int,
 ) -> tf.Tensor:
-    """Words of the first draw of each block of some records, [blocks with text]."""
+    """Counts the words of the first draw of each block with text, int [number of such blocks]."""
     records = parse_records(serialized, manifest)
     _, blocks = pack_rows(records, special)
     words = find_words(blocks, tf.constant(is_word_start))
