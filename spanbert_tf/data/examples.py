@@ -187,6 +187,7 @@ def named_damage(find: Callable[[], BadInputError | None]) -> Iterator[None]:
 
     damage = (
         tf.errors.DataLossError,
+        tf.errors.FailedPreconditionError,  # a file has fewer records than the manifest states
         tf.errors.InvalidArgumentError,
         UnicodeDecodeError,  # TensorFlow's message has the record's bytes, which are no text
         NoExampleError,

@@ -19,7 +19,6 @@ SHUFFLE_CHUNK = 8_192
 _FILES_AT_ONCE = 16
 _FILE_BLOCK = 16  # records read from one file before the next has its turn
 _FILE_ORDER = -1  # in place of a chunk's number, in the key of the order of the files
-_END = -1  # in place of a chunk's number, behind the last one
 
 
 def training_chunks(
@@ -34,10 +33,10 @@ def training_chunks(
         first_record: how many records of the stream to pass over.
 
     Returns:
-        A data set of chunks (string [W] serialized records, int64 [W] their epochs). Reading it
-        raises `InvalidArgumentError` at the end of an epoch that has another number of records:
-        TensorFlow reads a file that was cut to nothing as one without records, and would go
-        round without end.
+        A data set of chunks (string [W] serialized records, int64 [W] their epochs). It raises
+        `FailedPreconditionError` if an epoch has another number of records: TensorFlow reads a
+        file that was truncated to nothing as a file without records, and would never end if all
+        files were truncated.
     """
     first_epoch, first_in_epoch = divmod(first_record, num_records)
     first_chunk, first_in_chunk = divmod(first_in_epoch, SHUFFLE_CHUNK)
@@ -48,7 +47,8 @@ def training_chunks(
             tf.data.TFRecordDataset, cycle_length=_FILES_AT_ONCE, block_length=_FILE_BLOCK
         )
         is_first = epoch == first_epoch
-        chunks = _counted(records.batch(SHUFFLE_CHUNK).enumerate(), num_records)
+        records = records.apply(tf.data.experimental.assert_cardinality(num_records))
+        chunks = records.batch(SHUFFLE_CHUNK).enumerate()
         return chunks.skip(tf.where(is_first, tf.constant(first_chunk, tf.int64), 0)).map(
             lambda chunk, serialized: permute_chunk(epoch, chunk, serialized)
         )
@@ -62,24 +62,6 @@ def training_chunks(
         return serialized, tf.fill(tf.shape(serialized), epoch)
 
     return tf.data.Dataset.range(first_epoch, tf.int64.max).flat_map(epoch_chunks)
-
-
-def _counted(chunks: tf.data.Dataset, num_records: int) -> tf.data.Dataset:
-    """The numbered chunks, unchanged, and an error at the end if records are missing."""
-
-    def count(
-        before: tf.Tensor, element: tuple[tf.Tensor, tf.Tensor]
-    ) -> tuple[tf.Tensor, tuple[tf.Tensor, tf.Tensor]]:
-        chunk, serialized = element
-        total = before + tf.size(serialized, tf.int64)
-        is_complete = (chunk >= 0) | (total == num_records)
-        message = f"records of an epoch, not the {num_records} that the description states"
-        with tf.control_dependencies([tf.debugging.Assert(is_complete, [total, message])]):
-            return total, (tf.identity(chunk), serialized)
-
-    end = tf.data.Dataset.from_tensors((tf.constant(_END, tf.int64), tf.constant([], tf.string)))
-    chunks = chunks.concatenate(end).scan(tf.constant(0, tf.int64), count)
-    return chunks.filter(lambda chunk, serialized: chunk >= 0)
 
 
 def _permute(values: tf.Tensor, seed: int, epoch: tf.Tensor, chunk: tf.Tensor) -> tf.Tensor:

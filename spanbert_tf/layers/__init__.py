@@ -9,11 +9,12 @@ from spanbert_tf.layers.bert_initializer import (
 )
 from spanbert_tf.layers.coreference_head import CoreferenceHead
 from spanbert_tf.layers.low_rank_adapter import LowRankAdapter
-from spanbert_tf.layers.masked_lm_head import TiedEmbedding, masked_lm_head
+from spanbert_tf.layers.masked_lm_head import masked_lm_head
 from spanbert_tf.layers.mention_scorer import MentionScorer
 from spanbert_tf.layers.scoring_network import ScoringNetwork
 from spanbert_tf.layers.segment_aware_embedding import SegmentAwareEmbedding
 from spanbert_tf.layers.span_boundary_head import SpanBoundaryHead
+from spanbert_tf.layers.tied_embedding import TiedEmbedding
 from spanbert_tf.layers.transformer_encoder import TransformerEncoder
 
 __all__ = [
