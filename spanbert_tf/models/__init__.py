@@ -1,7 +1,7 @@
-"""Models in KerasHub's conventions; importing this package registers them.
+"""Models that follow KerasHub's conventions. Importing this package registers them with Keras.
 
-Without TensorFlow, under `KERAS_BACKEND=jax`, it has the backbone and the pretrainer, which take
-arrays; all others read text, which only TensorFlow splits here.
+Without TensorFlow, under `KERAS_BACKEND=jax`, the package has only the backbone and the pretrainer,
+which take arrays. All other models read text, and need TensorFlow to tokenize it.
 """
 
 from spanbert_tf.models.span_bert_backbone import SpanBertBackbone

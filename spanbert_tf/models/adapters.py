@@ -1,13 +1,15 @@
-"""Low-rank adapters as directories of their own, in the layout of Hugging Face's `peft`.
+"""Reads and writes low-rank adapters as directories in the layout of Hugging Face's `peft`.
 
-Such a directory is a preset whose encoder lies elsewhere: `adapter_config.json` names its preset,
-and `model.weights.json`, in which Keras looks for files of weights, names the adapter's two.
-`adapter_model.safetensors` holds, by the names that `peft` gives them over a BERT of
-`transformers`, the matrices, a pooler that was trained beside them, and the head where
-`transformers` has the same; the encoder's digest is in its metadata. The head of any task is in
-`task.weights.h5`, as everywhere.
+Such a directory is a preset without the weights of the encoder:
 
-H width, R rank.
+- `adapter_config.json` has the settings of the adapter, and names the preset of the encoder.
+- `adapter_model.safetensors` has the matrices of the adapter, the pooler if it was trained, and
+  the head if `transformers` has the same head. The arrays have the names that `peft` uses with a
+  BERT of `transformers`. The metadata has the digest of the encoder.
+- `model.weights.json`, in which Keras looks for the files of weights, names these two files.
+- `task.weights.h5` has the head of the task, as in every preset.
+
+Shapes: H is the width of the encoder.
 """
 
 import dataclasses
@@ -39,24 +41,29 @@ from spanbert_tf.layers import LowRankAdapter, weights_are_loaded
 from spanbert_tf.models.keras_hub_presets import check_preset, weights_digest
 
 _INDEX = preset_utils.SHARDED_MODEL_WEIGHTS_CONFIG_FILE
-_PREFIX, _BERT, _DIGEST = "base_model.model.", "bert.", "encoder_sha256"
+_DIGEST = "encoder_sha256"  # key of the metadata
 _ADVICE = "copy the adapter again"
-_FLOATS = ("F16", "F32", "F64")  # of safetensors; NumPy has no other kind of them
-_POOLER, _PROJECTIONS = "pooler.dense", ("query", "key", "value")
+_FLOATS = ("F16", "F32", "F64")  # the float types of safetensors that NumPy has, too
+# Names of `peft` and `transformers`.
+_PREFIX = "base_model.model."
+_BERT = "bert."
+_POOLER = "pooler.dense"
+_PROJECTIONS = ("query", "key", "value")
 
 
 @dataclasses.dataclass(frozen=True)
 class Adapter:
-    """An adapter as it was read.
+    """The content of the directory of an adapter, without the head in `task.weights.h5`.
 
     Attributes:
-        directory: the directory of the adapter.
-        encoder: the preset of its encoder.
-        digest: of the encoder's weights, see `weights_digest`.
-        rank: R.
-        alpha: the products count alpha / R.
+        directory: directory of the adapter.
+        encoder: preset of the encoder.
+        digest: digest of the encoder's weights, see `weights_digest`.
+        rank: rank of the matrices.
+        alpha: the products of the matrices are multiplied by `alpha / rank`.
         targets: names of the adapted projections of each layer.
-        arrays: name in `transformers`' `BertModel` → array; matrices are [outputs, inputs].
+        arrays: maps the name in `BertModel` of `transformers` to the array. Matrices have the shape
+            [outputs, inputs].
     """
 
     directory: str
@@ -68,7 +75,10 @@ class Adapter:
     arrays: Mapping[str, np.ndarray]
 
     def check_encoder(self, digest: str) -> None:
-        """Refuses an encoder with another digest than that of the adapter's encoder.
+        """Checks that an encoder has the weights on which the adapter was trained.
+
+        Args:
+            digest: `weights_digest` of the encoder.
 
         Raises:
             MismatchError: the digests differ.
@@ -78,14 +88,14 @@ class Adapter:
             raise self.other_encoder(found)
 
     def other_encoder(self, found: str) -> MismatchError:
-        """The error that names both encoders and what differs."""
+        """Returns the error for an encoder that is not the adapter's; `found` says what differs."""
         return MismatchError(
             f"{self.encoder}: is not the encoder that {self.directory} was trained on ({found}); "
             f"name that one in {ADAPTER_CONFIG} (base_model_name_or_path)"
         )
 
     def merge_into(self, backbone: keras_hub.models.Backbone) -> None:
-        """Adds the products to the kernels of an encoder, and assigns it the adapter's pooler."""
+        """Adds the products of the matrices to the encoder's kernels, and assigns the pooler."""
         for projection in _projections(backbone):
             if projection.target not in self.targets:
                 continue
@@ -101,7 +111,7 @@ class Adapter:
         self._assign_pooler(backbone)
 
     def assign_to(self, backbone: keras_hub.models.Backbone) -> None:
-        """Assigns the matrices to the adapters of an encoder that was built with `options`."""
+        """Assigns the matrices and the pooler to an encoder that was built with `options`."""
         for projection in _projections(backbone):
             if projection.adapter is not None:
                 factor_a, factor_b = self._factors(projection.name, backbone.hidden_dim)
@@ -111,7 +121,7 @@ class Adapter:
 
     @property
     def options(self) -> dict[str, object]:
-        """The arguments of a `SpanBertBackbone` with adapters like this one."""
+        """The arguments of a `SpanBertBackbone` that has adapters like this one."""
         return {
             "lora_rank": self.rank,
             "lora_alpha": self.alpha,
@@ -119,14 +129,15 @@ class Adapter:
         }
 
     def _factors(self, name: str, width: int) -> tuple[np.ndarray, np.ndarray]:
-        """The matrices A [R, H] and B [H, R] of a projection."""
+        """Returns the matrices A [rank, H] and B [H, rank] of a projection."""
         factor_a = self._array(f"{name}.lora_A.weight", (self.rank, width))
         factor_b = self._array(f"{name}.lora_B.weight", (width, self.rank))
         return factor_a, factor_b
 
     def _assign_pooler(self, backbone: keras_hub.models.Backbone) -> None:
         if any(name.startswith(_POOLER) for name in self.arrays):
-            width, dense = backbone.hidden_dim, backbone.pooled_dense
+            width = backbone.hidden_dim
+            dense = backbone.pooled_dense
             dense.kernel.assign(self._array(f"{_POOLER}.weight", (width, width)).T)
             dense.bias.assign(self._array(f"{_POOLER}.bias", (width,)))
 
@@ -142,14 +153,14 @@ class Adapter:
 
 
 def read_adapter(preset: str | os.PathLike | PresetFiles) -> Adapter:
-    """Reads an adapter, without the head in `task.weights.h5`.
+    """Reads an adapter, without its head.
 
     Args:
-        preset: the adapter, or its directory.
+        preset: the preset of the adapter, or its directory.
 
     Raises:
-        BadInputError: a file is damaged, it adapts more than queries, keys and values, or its
-            encoder is not on this machine.
+        BadInputError: it is no adapter, a file is damaged, the adapter adapts other projections
+            than queries, keys and values, or its encoder is not on this machine.
     """
     files = PresetFiles.of(preset)
     config = files.adapter
@@ -180,7 +191,7 @@ def read_adapter(preset: str | os.PathLike | PresetFiles) -> Adapter:
 
 
 def _read_arrays(path: str) -> tuple[str, dict[str, np.ndarray]]:
-    """The encoder's digest, and the arrays by their names in `BertModel`, all of them finite."""
+    """Reads the digest of the encoder, and the arrays by their names in `BertModel`."""
     arrays = {}
     try:
         with safetensors.safe_open(path, "np") as file:
@@ -205,16 +216,21 @@ def _read_arrays(path: str) -> tuple[str, dict[str, np.ndarray]]:
 
 
 def load_adapted(backbone: keras_hub.models.Backbone, directory: str) -> None:
-    """Loads the weights of an adapter's encoder into an encoder, and merges the adapter into them.
+    """Loads the weights of an adapter's encoder into a backbone, and merges the adapter into them.
+
+    Args:
+        backbone: a backbone without adapters.
+        directory: directory of the adapter.
 
     Raises:
-        BadInputError: as `read_adapter`; or the encoder's preset is damaged.
-        MismatchError: it is another encoder.
+        BadInputError: as `read_adapter`; or the preset of the encoder is damaged.
+        MismatchError: the encoder is not the one on which the adapter was trained.
     """
     adapter = read_adapter(directory)
     check_preset(adapter.encoder, reads_weights=True)
     encoder = backbone
-    if backbone.variable_dtype != "float32":  # of which the digest is, and the products
+    if backbone.variable_dtype != "float32":
+        # The digest and the products are computed in float32.
         with weights_are_loaded():
             encoder = type(backbone).from_config({**backbone.get_config(), "dtype": "float32"})
     try:
@@ -229,10 +245,13 @@ def load_adapted(backbone: keras_hub.models.Backbone, directory: str) -> None:
 
 
 def merge_adapters(model: keras_hub.models.Task) -> keras_hub.models.Task:
-    """A copy of a task without adapters: their products are part of the encoder's kernels.
+    """Copies a task, and merges its adapters into the kernels of the copy's encoder.
 
     Args:
         model: a task whose encoder has adapters.
+
+    Returns:
+        A task of the same class without adapters.
     """
     backbone = model.backbone
     encoder_config = backbone.get_config()
@@ -262,22 +281,22 @@ def write_adapter(
     encoder: str | PresetFiles,
     digest: str,
 ) -> None:
-    """Writes a model's adapter as a directory, whole or not at all.
+    """Writes the adapter of a model as a directory, completely or not at all.
 
     Args:
         model: a task whose encoder has adapters.
         directory: directory of the adapter.
-        preset: preset of the model that `merge_adapters` returns.
-        encoder: the preset of the encoder without them, or its name.
-        digest: of the encoder's weights.
+        preset: directory of the preset of the merged model, see `merge_adapters`.
+        encoder: preset of the encoder without adapters, or its name.
+        digest: digest of this encoder's weights, see `weights_digest`.
 
     Raises:
-        BadInputError: it cannot be written; what was there is as it was.
+        BadInputError: the adapter cannot be written. An earlier one is unchanged.
     """
     with Output(directory, PRESET_KIND, overwrite=True).written() as unfinished:
         ignored = shutil.ignore_patterns("model.weights.*", "model_*.weights.h5")
         shutil.copytree(preset, unfinished, ignore=ignored, dirs_exist_ok=True)
-        # A reader fetches nothing that an adapter names: of a hub's encoder, the copy that is here.
+        # Reading an adapter downloads nothing, so it names the local copy of an encoder of a hub.
         settings, arrays = _as_peft(model)
         files = {
             ADAPTER_CONFIG: {"base_model_name_or_path": _local_directory(encoder), **settings},
@@ -287,10 +306,12 @@ def write_adapter(
             file.write(save(arrays, {"format": "pt", _DIGEST: digest}))
         with open(os.path.join(unfinished, GOLDEN_FILE), "rb") as file:
             golden = json.load(file)
-        own = [name for name in golden["weights"] if os.path.exists(os.path.join(unfinished, name))]
-        golden["weights"] = {
-            name: sha256(os.path.join(unfinished, name)) for name in [*own, ADAPTER_WEIGHTS]
-        }
+        checksums = {}
+        for name in [*golden["weights"], ADAPTER_WEIGHTS]:
+            path = os.path.join(unfinished, name)
+            if os.path.exists(path):  # the weights of the encoder are left out
+                checksums[name] = sha256(path)
+        golden["weights"] = checksums
         for name, content in {**files, GOLDEN_FILE: golden}.items():
             with open(os.path.join(unfinished, name), "w", encoding="utf-8") as file:
                 json.dump(content, file, indent=1)
@@ -306,12 +327,12 @@ def _local_directory(preset: str | PresetFiles) -> str:
 
 
 def _as_peft(model: keras_hub.models.Task) -> tuple[dict, dict[str, np.ndarray]]:
-    """The configuration that `peft` has for a model with adapters, and the arrays by its names.
+    """Returns the configuration and the arrays of a model's adapter, by the names of `peft`.
 
-    A head that `transformers` does not have is left out: the adapter is one of `BertModel` then.
+    If `transformers` does not have the head, it is left out, and the adapter is one of `BertModel`.
     """
     head = model.dense_head
-    if getattr(model, "pooling", "pooler") != "pooler":  # `transformers` has no such classifier
+    if getattr(model, "pooling", "pooler") != "pooler":  # `transformers` classifies by the pooler
         head = None
     prefix = _PREFIX + (_BERT if head else "")
     arrays = {}
@@ -352,13 +373,13 @@ def _numpy(variable: keras.Variable) -> np.ndarray:
 
 
 class _Projection(NamedTuple):
-    """A projection to queries, keys or values of one layer.
+    """A projection to queries, keys or values of one transformer layer.
 
     Attributes:
-        name: its name in `transformers`.
+        name: name of the projection in `transformers`.
         target: `"query"`, `"key"` or `"value"`.
-        dense: the layer with its kernel.
-        adapter: its adapter, or `None`.
+        dense: the dense layer of the projection.
+        adapter: the adapter of the projection, or `None`.
     """
 
     name: str
@@ -368,7 +389,7 @@ class _Projection(NamedTuple):
 
 
 def _projections(backbone: keras_hub.models.Backbone) -> Iterator[_Projection]:
-    """The projections of all layers of an encoder."""
+    """Yields the projections of all layers of an encoder."""
     for index, layer in enumerate(backbone.transformer_layers):
         attention = layer._self_attention_layer
         for target in _PROJECTIONS:

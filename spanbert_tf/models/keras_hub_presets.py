@@ -1,9 +1,9 @@
-"""How the models load and save presets: `from_preset` and `save_to_preset` of KerasHub's classes.
+"""Loads and saves presets: the methods `from_preset` and `save_to_preset` of the models.
 
-Every `from_preset` goes through `check_preset`. Presets name no mixed precision: their weights are
-in float32, and the caller of `from_preset` chooses. KerasHub 0.32 cannot load a task whose preset
-names one: it asks whether the policy's name is a float dtype, and Keras 3.15 raises an error for
-names that are no dtype.
+Every `from_preset` calls `check_preset`. Presets name no mixed precision: their weights are in
+float32, and the caller of `from_preset` chooses the precision. KerasHub 0.32 could not load a task
+whose preset names one: it checks whether the name of the policy is a float dtype, and Keras 3.15
+raises an error for a name that is no dtype.
 """
 
 import contextlib
@@ -30,20 +30,21 @@ from spanbert_tf.files.preset import (
 from spanbert_tf.models.mixins import MixinBase
 from spanbert_tf.models.onnx_operations import register_onnx_operations
 
-# Bytes beside the values of the weights: for each variable in HDF5 (2,500 to 5,000 were measured),
-# and for vocabulary and descriptions.
-_HDF5_ENTRY, _TEXT_FILES = 8192, 4 << 20
-_HEAD_STATE = "is_head_trained"  # name of the mark in the file with the head's weights
-# The classes that descriptions may name. A registered class belongs to this project, to a package
-# that the user has imported, or to KerasHub; some of KerasHub's hundreds of classes open paths that
-# a description names.
+# Further bytes of a preset: for the entry of each variable in HDF5 (2,500 to 5,000 were measured),
+# and for the vocabulary and the descriptions.
+_HDF5_ENTRY = 8192
+_TEXT_FILES = 4 << 20
+_HEAD_STATE = "is_head_trained"  # name of the mark in the file of the head's weights
+# Classes of KerasHub that descriptions may name. Other registered classes belong to this project or
+# to a package that the user has imported. Some of KerasHub's hundreds of classes open paths that a
+# description names.
 _KERAS_HUB = ("keras_hub", "keras_nlp")
 _STOCK_CLASSES = (
     *("BertBackbone", "BertTokenizer", "BertMaskedLM", "BertMaskedLMPreprocessor"),
     *("BertTextClassifier", "BertTextClassifierPreprocessor"),
     *("BertTextEmbedder", "BertTextEmbedderPreprocessor"),
 )
-# Modules of Keras whose classes take numbers alone: none opens files or creates layers.
+# Modules of Keras whose classes take only numbers: they open no files and create no layers.
 _MODULES_OF_NUMBERS = {
     "keras": keras.dtype_policies,  # the module that Keras writes for policies
     "keras.dtype_policies": keras.dtype_policies,
@@ -52,7 +53,7 @@ _MODULES_OF_NUMBERS = {
     "keras.constraints": keras.constraints,
 }
 _PLAIN = ("__tuple__", "__numpy__", "__ellipsis__", "__slice__")
-# The base class that is meant at the root of a file, or under a key of a task or preprocessor.
+# The base class of the object at the root of a file, or under a key of a task or preprocessor.
 _KINDS = {
     PRESET_CONFIG: keras_hub.models.Backbone,
     TASK_CONFIG: keras_hub.models.Task,
@@ -66,26 +67,28 @@ _MODELS = (keras_hub.models.Backbone, keras_hub.models.Task)
 
 
 def check_preset(preset: str | os.PathLike | PresetFiles, *, reads_weights: bool) -> PresetFiles:
-    """Refuses a preset that is not safe to load, before Keras creates anything from its files.
+    """Checks that a preset is safe to load, before Keras creates objects from its files.
 
-    The encoder of an adapter is checked as the adapter is.
+    The encoder of an adapter is checked, too.
 
     Args:
-        preset: a preset, or its name: what `from_preset` takes.
+        preset: a preset or its name, as for `from_preset`.
         reads_weights: whether the weights are loaded.
 
     Returns:
         The preset.
 
     Raises:
-        BadInputError: there is no preset, or something else, such as a model of Hugging Face; a
-            file is a pipe or a link that leads out; a description has numbers that no model has, or
-            names classes of others; or the weights do not fit the descriptions, or lie elsewhere.
+        BadInputError: there is no preset of this name, but perhaps something else, such as a model
+            of Hugging Face; a file is a pipe or a link to another directory; a description has
+            numbers that no model has, or names classes that it must not name; or the weights do
+            not fit the descriptions, or lie in another directory.
     """
     files = PresetFiles.of(preset)
     for name, description in files.descriptions.items():
         for key, value in _objects(name, description):
-            if fault := _class_fault(key, value):
+            fault = _class_fault(key, value)
+            if fault:
                 raise BadInputError(f"{files}: {name} {fault}")
     if reads_weights:
         files.check_weights()
@@ -95,7 +98,7 @@ def check_preset(preset: str | os.PathLike | PresetFiles, *, reads_weights: bool
 
 
 def _objects(name: str, description: object) -> Iterator[tuple[str, dict]]:
-    """The parts of a description from which Keras creates objects, each with its key."""
+    """Yields the parts of a description from which Keras creates objects, with their keys."""
     left = [(name, description)]
     while left:
         key, value = left.pop()
@@ -108,14 +111,16 @@ def _objects(name: str, description: object) -> Iterator[tuple[str, dict]]:
 
 
 def _class_fault(key: str, value: dict) -> str | None:
-    """Why Keras must not create an object from a part of a description, as a predicate."""
+    """Says why Keras must not create an object from a part of a description; `None` if it may."""
     if key == PRESET_CONFIG and "class_name" not in value and value.get("model_type") == "bert":
         return None  # a remote model of Hugging Face, which KerasHub converts to its own BERT
-    module, name = value.get("module"), value.get("class_name")
+    module = value.get("module")
+    name = value.get("class_name")
     if not isinstance(name, str):
         return "names no class; copy the preset again"
     shown = f"{module}.{name}"[:200]
-    found, wanted = _registered(value), _KINDS.get(key)
+    found = _registered(value)
+    wanted = _KINDS.get(key)
     if found is None:
         is_allowed = wanted is None and _is_of_keras(module, name, value.get("config"))
     else:
@@ -135,20 +140,20 @@ def _class_fault(key: str, value: dict) -> str | None:
 
 
 def _registered_name(value: dict) -> object:
-    """The name by which Keras looks for a registered class or function."""
+    """Returns the name by which Keras looks up a registered class or function."""
     if value.get("class_name") == "function":
         return value.get("config")
     return value.get("registered_name", value.get("class_name"))
 
 
 def _registered(value: dict) -> Any:
-    """The class or function that is registered under the name in a description, if one is."""
+    """Returns the registered class or function that a description names, or `None`."""
     name = _registered_name(value)
     return keras.saving.get_registered_object(name) if isinstance(name, str) else None
 
 
 def _is_of_keras(module: object, name: str, config: object) -> bool:
-    """Whether an unregistered name is one of Keras' classes that take numbers alone."""
+    """Whether an unregistered name is one of Keras' classes or functions that take only numbers."""
     if not isinstance(module, str | None):
         return False
     if name == "function":
@@ -160,7 +165,7 @@ def _is_of_keras(module: object, name: str, config: object) -> bool:
 
 
 class LoadsPresets(MixinBase):
-    """Base of backbone, tokenizer and preprocessors; name it before KerasHub's class."""
+    """Mixin of backbone, tokenizer and preprocessors; name it before KerasHub's class."""
 
     @classmethod
     def from_preset(
@@ -169,9 +174,9 @@ class LoadsPresets(MixinBase):
         """Loads a preset.
 
         Args:
-            preset: directory, another name that KerasHub knows, or a preset.
-            *args: as for KerasHub's class.
-            **kwargs: as for KerasHub's class.
+            preset: a directory, another name that KerasHub knows, or a preset.
+            *args: as for the class of KerasHub.
+            **kwargs: as for the class of KerasHub.
 
         Raises:
             BadInputError: as `check_preset`.
@@ -183,17 +188,17 @@ class LoadsPresets(MixinBase):
 
 
 def preset_bytes(model: keras.Model) -> int:
-    """The largest number of bytes that a preset of a model can take on disk."""
+    """Returns the largest number of bytes that the preset of a model can take on disk."""
     numbers = sum(math.prod(weight.shape) * 4 for weight in model.weights)  # float32
     return numbers + len(model.weights) * _HDF5_ENTRY + _TEXT_FILES
 
 
 @contextlib.contextmanager
 def without_mixed_precision(model: keras.Model) -> Iterator[None]:
-    """A context in which layers in mixed precision compute in the dtype of their weights.
+    """Makes layers in mixed precision compute in the dtype of their weights within a context.
 
     Args:
-        model: the model; its weights stay as they are.
+        model: the model; its weights are not changed.
     """
     mixed = [
         (layer, layer.dtype_policy)
@@ -210,20 +215,21 @@ def without_mixed_precision(model: keras.Model) -> Iterator[None]:
 
 
 class SavesWithoutMixedPrecision(MixinBase):
-    """Base of backbone and tasks; name it before KerasHub's class.
+    """Mixin of backbone and tasks; name it before KerasHub's class.
 
     Attributes:
-        needs_tensorflow: why the model runs on TensorFlow alone; empty if it does not.
+        needs_tensorflow: why the model runs only on TensorFlow; empty if it runs elsewhere, too.
     """
 
     needs_tensorflow = ""
 
     def save_to_preset(self, preset_dir: str, max_shard_size: float | None = 10) -> None:
-        """Writes a preset whose descriptions name the dtype of the weights alone.
+        """Writes a preset whose descriptions name only the dtype of the weights.
 
         Args:
             preset_dir: directory of the preset.
-            max_shard_size: in GiB; larger encoders are saved in several files. `None`: in one.
+            max_shard_size: limit of the size of a file of the encoder's weights, in GiB; `None`
+                for no limit.
         """
         with without_mixed_precision(self):
             super().save_to_preset(preset_dir, max_shard_size=max_shard_size)
@@ -231,16 +237,16 @@ class SavesWithoutMixedPrecision(MixinBase):
     def export(
         self, filepath: str, format: str = "tf_saved_model", *args: object, **kwargs
     ) -> None:
-        """Writes a file for a runtime, as `keras.Model.export`.
+        """Exports the model for a runtime, as `keras.Model.export`.
 
         Args:
-            filepath: of the file, or directory of the SavedModel.
-            format: as there.
-            *args: as there.
-            **kwargs: as there.
+            filepath: path of the file, or of the directory of the SavedModel.
+            format: as for `keras.Model.export`.
+            *args: as for `keras.Model.export`.
+            **kwargs: as for `keras.Model.export`.
 
         Raises:
-            ValueError: the runtime lacks operations.
+            ValueError: the runtime lacks operations of the model.
         """
         if self.needs_tensorflow and format != "tf_saved_model":
             raise ValueError(f"format={format!r}: {self.needs_tensorflow}")
@@ -250,11 +256,15 @@ class SavesWithoutMixedPrecision(MixinBase):
 
 
 class NewHeadWarning(UserWarning):
-    """A preset has no trained head of a class, so its model got a new one."""
+    """Warns that a preset has no trained head of a class, so its model got a new one."""
 
 
 class TaskPresets(SavesWithoutMixedPrecision):
-    """Presets of tasks, which store whether the head was trained; see `SpanBertTask`."""
+    """Loads and saves presets of tasks, which store whether the head was trained.
+
+    Attributes:
+        is_head_trained: see `SpanBertTask`.
+    """
 
     is_head_trained = False
 
@@ -267,16 +277,16 @@ class TaskPresets(SavesWithoutMixedPrecision):
     def from_preset(
         cls, preset: str | os.PathLike | PresetFiles, load_weights: bool = True, **kwargs
     ) -> "keras_hub.models.Task":
-        """Loads a preset; one without a head of this class gets a new head.
+        """Loads a preset. If it has no head of this class, the model gets a new one.
 
-        That warns, unless the call asks for a new head: with `num_classes`, with the `labels` of a
-        relation or token classifier, or without weights. The commands refuse to predict with a head
-        that was never trained.
+        A new head causes a `NewHeadWarning`, unless the call asks for it: by `num_classes`, by the
+        `labels` of a relation or token classifier, or by `load_weights=False`. The commands refuse
+        to predict with a head that was never trained.
 
         Args:
-            preset: directory, another name that KerasHub knows, or a preset.
-            load_weights: whether to load weights; all are random otherwise.
-            **kwargs: arguments of the class and of its backbone, in place of the preset's.
+            preset: a directory, another name that KerasHub knows, or a preset.
+            load_weights: whether to load weights; otherwise all weights are random.
+            **kwargs: arguments of the class and of its backbone that override the preset's.
 
         Raises:
             BadInputError: as `check_preset`.
@@ -284,7 +294,7 @@ class TaskPresets(SavesWithoutMixedPrecision):
         is_new = cls.asks_for_new_head(kwargs)
         files = check_preset(preset, reads_weights=load_weights)
         if is_new and "num_classes" not in kwargs:
-            # KerasHub leaves a saved head out only if it is given `num_classes`.
+            # KerasHub's `from_preset` ignores a saved head only if `num_classes` is given.
             loader = preset_utils.get_preset_loader(files.name)
             task = loader.load_task(cls, load_weights, load_task_weights=False, **kwargs)
         else:
@@ -301,40 +311,42 @@ class TaskPresets(SavesWithoutMixedPrecision):
     def save_own_variables(self, store: dict) -> None:
         """Writes the model's own variables, and a mark if the head was never trained.
 
-        The file of a trained head has no mark, so a plain `keras.Model` can load it.
+        The file of a trained head has no mark, so that a plain `keras.Model` can load it.
         """
         super().save_own_variables(store)
         if not self.is_head_trained:
             store[_HEAD_STATE] = np.array(False, "uint8")
 
     def load_own_variables(self, store: dict) -> None:
-        """Reads what `save_own_variables` wrote."""
+        """Reads the variables and the mark that `save_own_variables` wrote."""
         own = {name: store[name] for name in store.keys()}  # noqa: SIM118
         state = own.pop(_HEAD_STATE, None)
-        if state is not None and state.shape != ():  # HDF5 has not read its values yet
+        if state is not None and state.shape != ():  # checked before HDF5 reads the values
             raise ValueError(f"{_HEAD_STATE} has shape {list(state.shape)}, and is one value")
         self.is_head_trained = state is None or bool(np.array(state))
         super().load_own_variables(own)
 
     def save_task_weights(self, filepath: str) -> None:
-        """Saves the head without the encoder and the optimizer."""
-        keras.saving.save_weights(self, filepath, objects_to_skip=self._beside_head())
+        """Writes the weights of the head, without the encoder and the optimizer."""
+        keras.saving.save_weights(self, filepath, objects_to_skip=self._objects_beside_head())
 
     def load_task_weights(self, filepath: str) -> None:
-        """Loads what `save_task_weights` wrote."""
-        keras.saving.load_weights(self, filepath, objects_to_skip=self._beside_head())
+        """Reads the weights that `save_task_weights` wrote."""
+        keras.saving.load_weights(self, filepath, objects_to_skip=self._objects_beside_head())
 
-    def _beside_head(self) -> list[object]:
+    def _objects_beside_head(self) -> list[object]:
+        objects = [*self.backbone._flatten_layers(), *self.metrics]
         optimizer = getattr(self, "optimizer", None)
-        of_training = [*self.metrics, optimizer] if optimizer else self.metrics
-        return [*self.backbone._flatten_layers(), *of_training]
+        if optimizer:
+            objects.append(optimizer)
+        return objects
 
 
 def weights_digest(backbone: keras_hub.models.Backbone) -> str:
-    """A hexadecimal digest of an encoder's weights, whatever format they were stored in.
+    """Returns a hexadecimal digest of an encoder's weights, independent of their file format.
 
     Args:
-        backbone: the encoder; its adapters are left out.
+        backbone: the encoder. Its adapters are ignored.
     """
     digest = hashlib.sha256()
     for weight in backbone.weights:

@@ -1,6 +1,6 @@
-"""What classifiers share: their layers, and, with a label for each row or position, the rest.
+"""The base classes of classifiers of rows and of positions, and their layers.
 
-B rows, S positions, C classes, H width.
+Shapes: B rows, S positions, C classes, H width.
 """
 
 import contextlib
@@ -23,34 +23,36 @@ _UNKNOWN = "y has a label that is none of those of the model"
 
 
 class NamedClasses(MixinBase):
-    """Takes names of classes as labels, where numbers are taken; name it before `SpanBertTask`.
+    """Mixin of models that take names of classes as labels; name it before `SpanBertTask`.
 
-    A model has `labels`, the names of its classes, and may have `is_regression`.
+    Attributes:
+        labels: names of the classes.
+        is_regression: whether the output is a number instead of the logits of classes.
     """
 
     labels: list[str]
-    is_regression = False  # whether the output is a number, not the logits of classes
+    is_regression = False
 
     def fit(self, *args: Any, **kwargs) -> keras.callbacks.History:
-        """Trains the model, see `TextBatches.fit`; `y` may have the classes' names.
+        """Trains the model, as `TextBatches.fit`; `y` may be numbers or names of classes.
 
         Args:
-            *args: as there.
-            **kwargs: as there.
+            *args: as for `TextBatches.fit`.
+            **kwargs: as for `TextBatches.fit`.
 
         Raises:
-            ValueError: a label is none of the classes' names.
+            ValueError: a label is not the name of a class.
         """
         with _unknown_labels_named():
             return super().fit(*args, **kwargs)
 
     def evaluate(self, *args: Any, **kwargs) -> Any:
-        """The loss and the metrics, as `keras.Model.evaluate`; see `fit`."""
+        """Computes the loss and the metrics, as `keras.Model.evaluate`; takes labels as `fit`."""
         with _unknown_labels_named():
             return super().evaluate(*args, **kwargs)
 
     def preprocess_samples(self, x: Any, y: Any = None, sample_weight: Any = None) -> Any:
-        """As of the class, of labels or of their names."""
+        """Preprocesses a batch, whose labels may be names of classes."""
         return super().preprocess_samples(x, self._prepared_labels(y), sample_weight)
 
     def _prepared_labels(self, y: Any) -> Any:
@@ -62,19 +64,20 @@ class NamedClasses(MixinBase):
 
 
 class LabelClassifier(NamedClasses, SpanBertTask):
-    """Base of linear classifiers of rows or positions; name it before KerasHub's class.
+    """Base class of linear classifiers of rows or positions; name it before KerasHub's class.
 
-    One that reads the pooler classifies rows. What has a negative label is not trained. A class may
-    begin its output with other values: `_output_initializer`.
+    A subclass that reads the pooler classifies rows, others classify positions. Rows or positions
+    with a negative label are not trained. A subclass may override `_output_initializer`.
 
     Args:
         backbone: a `SpanBertBackbone`.
         labels: names of the classes.
-        preprocessor: of the task, whose rows have no positions of SegaBERT; or `None`.
-        dropout: float. Rate before the classifier.
+        preprocessor: preprocessor of the task, which makes no positions of SegaBERT; or `None`.
+        dropout: float. Dropout rate before the classifier.
 
     Raises:
-        ValueError: labels are missing or not different, or the backbone reads those positions.
+        ValueError: there are no labels or equal ones; or there is a preprocessor, and the backbone
+            has SegaBERT's positions.
     """
 
     _output_initializer = staticmethod(bert_initializer)
@@ -121,7 +124,7 @@ class LabelClassifier(NamedClasses, SpanBertTask):
         """Whether arguments of `from_preset` have `labels`, which need a new classifier.
 
         Raises:
-            ValueError: they have `num_classes`, for which KerasHub would make one, too.
+            ValueError: they have `num_classes`, which KerasHub takes for other classifiers.
         """
         if "num_classes" in arguments:
             raise ValueError(f"{cls.__name__} has a class for each of `labels`; give their names")
@@ -136,20 +139,21 @@ class LabelClassifier(NamedClasses, SpanBertTask):
         weighted_metrics: Sequence | None = None,
         **kwargs,
     ) -> None:
-        """Configures the model for training, see `SpanBertTask.compile`.
+        """Configures the model for training, as `SpanBertTask.compile`.
 
         Args:
-            optimizer: as there.
-            loss: as there.
-            metrics: of what has a label, by its weights.
-            weighted_metrics: further ones, the same way.
-            **kwargs: as there.
+            optimizer: as for `SpanBertTask.compile`.
+            loss: as for `SpanBertTask.compile`.
+            metrics: metrics, computed over labelled rows or positions only, and weighted by
+                `sample_weight`.
+            weighted_metrics: further metrics, computed in the same way.
+            **kwargs: as for `SpanBertTask.compile`.
         """
         if isinstance(metrics, str) and metrics == "auto":  # KerasHub's default
             metrics = None
         for given in (metrics, weighted_metrics):
             if isinstance(given, str | dict):
-                raise ValueError(f"metrics must be a list, of one output. Received: {given!r}")
+                raise ValueError(f"metrics must be a list for one output. Received: {given!r}")
         own = [*(metrics or ()), *(weighted_metrics or ())]
         super().compile(optimizer, loss, weighted_metrics=own or None, **kwargs)
 
@@ -161,41 +165,47 @@ class LabelClassifier(NamedClasses, SpanBertTask):
     def _target_weights(
         self, y: keras.KerasTensor, sample_weight: keras.KerasTensor | None
     ) -> keras.KerasTensor:
-        """Weights of the labels, float32 as `y`; 0 for negative ones."""
+        """Returns the weights of labels, float32 of the shape of `y`; 0 for negative labels."""
         return weights_of(y, sample_weight) * ops.cast(y >= 0, "float32")
 
 
 def checked_labels(labels: Sequence[str], num_classes: int | None = None) -> list[str]:
-    """The names of classes, a list of NumPy's or pandas' as well.
+    """Checks names of classes, and returns them as a list of strings.
+
+    Args:
+        labels: the names, in a sequence of any kind, such as a column of pandas.
+        num_classes: number of classes; `None` for any number.
 
     Raises:
-        ValueError: they are not `num_classes` different strings, or any number of them by default.
+        ValueError: the labels are not `num_classes` different strings, or there are none.
     """
     names = list(labels)
     are_names = not isinstance(labels, str) and all(isinstance(name, str) for name in names)
-    wanted = len(names) if num_classes is None else num_classes
-    if not names or not are_names or not len(set(names)) == len(names) == wanted:
+    are_different = len(set(names)) == len(names)
+    is_right_number = num_classes is None or len(names) == num_classes
+    if not (names and are_names and are_different and is_right_number):
         number = "" if num_classes is None else f"{num_classes} "
         raise ValueError(f"labels must be {number}different names. Received: {labels!r}")
-    return list(map(str, names))
+    return [str(name) for name in names]
 
 
 def class_numbers(names: Any, labels: Sequence[str]) -> tf.Tensor | tf.RaggedTensor:
-    """The numbers of classes, int32, that have these names.
+    """Converts names of classes to numbers, int32.
 
     Args:
         names: strings of any shape, ragged or not.
-        labels: the classes' names, in the order of their numbers.
+        labels: names of the classes, in the order of their numbers.
 
     Raises:
-        ValueError: a class has none of these names; in a graph `tf.errors.InvalidArgumentError`.
+        ValueError: a name is not among the labels. A graph raises
+            `tf.errors.InvalidArgumentError` instead.
     """
     if isinstance(names, tf.RaggedTensor):
         return names.with_flat_values(class_numbers(names.flat_values, labels))
     names = tf.convert_to_tensor(names, tf.string)
-    is_label = names[..., tf.newaxis] == tf.constant(labels)  # [..., C]
+    is_label = names[..., tf.newaxis] == tf.constant(labels)  # […, C]
     is_known = tf.reduce_any(is_label, axis=-1)
-    unknown = tf.boolean_mask(names, ~is_known)  # [names that are no label]
+    unknown = tf.boolean_mask(names, ~is_known)  # [unknown names]
     problem = f"{_UNKNOWN} ({', '.join(labels)}): "
     if tf.executing_eagerly():
         if tf.size(unknown):
@@ -210,7 +220,7 @@ def class_numbers(names: Any, labels: Sequence[str]) -> tf.Tensor | tf.RaggedTen
 
 @contextlib.contextmanager
 def _unknown_labels_named() -> Iterator[None]:
-    """Raises `ValueError` where a data set has an unknown label: TensorFlow adds its own lines."""
+    """Replaces TensorFlow's error for an unknown label by a `ValueError` of one line."""
     try:
         yield
     except tf.errors.InvalidArgumentError as error:
@@ -221,14 +231,14 @@ def _unknown_labels_named() -> Iterator[None]:
 
 
 def _are_names(y: Any) -> bool:
-    """Whether labels are strings."""
+    """Whether labels are names, not numbers."""
     if isinstance(y, tf.Tensor | tf.RaggedTensor):
         return y.dtype == tf.string
     if y is None or isinstance(y, dict):
         return False
     try:
         values = np.asarray(y)
-    except ValueError:  # lists of unequal lengths, which TensorFlow refuses
+    except ValueError:  # lists of unequal lengths, which TensorFlow refuses later
         return False
     if values.dtype.kind == "O":
         return values.size > 0 and all(isinstance(value, str | bytes) for value in values.flat)
@@ -242,14 +252,14 @@ def classifier_layers(
     activation: str | None = None,
     kernel_initializer: keras.initializers.Initializer | None = None,
 ) -> tuple[keras.layers.Dropout, keras.layers.Dense]:
-    """New layers, to be called one after the other on float [..., H].
+    """Creates the dropout and the dense layer of a classifier of float […, H].
 
     Args:
         num_classes: C, width of the output.
-        dropout: rate before the dense layer.
-        dtype: precision of both.
-        activation: name of the dense layer's activation; `None`: linear.
-        kernel_initializer: of the dense layer; `None`: BERT's.
+        dropout: dropout rate.
+        dtype: precision of both layers.
+        activation: name of the activation of the dense layer; `None` for none.
+        kernel_initializer: initializer of the dense layer; `None` for BERT's.
     """
     return (
         keras.layers.Dropout(dropout, dtype=dtype, name="classifier_dropout"),

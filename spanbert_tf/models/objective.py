@@ -1,7 +1,7 @@
-"""The objectives of a model: sums over their targets, the loss and the metrics made of them.
+"""The objectives of a model: sums over their targets, and the loss and metrics from these sums.
 
-Sums are added up over the parts of a batch, so the loss does not depend on how many replicas and
-micro-batches share the batch. B is the number of rows or documents.
+The sums can be added up over the parts of a batch, so the loss does not depend on the number of
+replicas and micro-batches. Shapes: B rows or documents, C classes.
 """
 
 from collections.abc import Mapping
@@ -18,7 +18,7 @@ class ObjectiveSums(NamedTuple):
 
     Attributes:
         loss: sum of the losses, in nats for cross-entropies.
-        num_correct: number of targets that were predicted correctly; `None` for a regression.
+        num_correct: number of targets whose prediction is right; `None` for a regression.
         num_targets: number of targets.
     """
 
@@ -35,8 +35,8 @@ class ObjectiveSums(NamedTuple):
     ) -> "ObjectiveSums":
         """Adds up the losses of targets.
 
-        As in Keras, a weight scales the loss of a target and does not change how often the target
-        counts. A value of weight 0 is no target.
+        As in Keras, a weight scales the loss of a target, but does not change the number of
+        targets. A value with weight 0 is no target.
 
         Args:
             losses: float32 [B, …].
@@ -51,13 +51,13 @@ class ObjectiveSums(NamedTuple):
 
 
 class BatchLoss(NamedTuple):
-    """The loss of a batch, or of a part of a batch, and the values that it was computed from.
+    """The loss of a batch or of a part of it, and the values from which it was computed.
 
     Attributes:
         loss: float32 scalar.
-        outputs: what the model returned.
-        sums: sums of each objective.
-        further_loss: sum of the losses of regularizers and `add_loss`; `None` without any.
+        outputs: the outputs of the model.
+        sums: the sums of each objective.
+        further_loss: sum of the losses of regularizers and `add_loss`; `None` if there are none.
     """
 
     loss: keras.KerasTensor
@@ -74,7 +74,7 @@ def loss_of(
     *,
     training: bool = True,
 ) -> BatchLoss:
-    """Computes the loss of one part of a batch; those of all parts add up to the batch's loss.
+    """Computes the loss of one part of a batch. The losses of all parts add up to the batch's.
 
     loss = Σ over objectives (sum of the part's losses / targets of the batch)
            + (losses of regularizers and of `add_loss`) / parts
@@ -82,10 +82,10 @@ def loss_of(
     Args:
         model: a model with objectives.
         batch: inputs, targets and sample weights of the part; the latter two may be `None`.
-        num_targets: targets of each objective in the whole batch, float32 scalars; `None`: those
-            of this part, which is the whole batch then.
-        num_parts: how many parts the batch has, over all replicas and micro-batches.
-        training: whether the model runs in training mode, with dropout.
+        num_targets: number of targets of each objective in the whole batch, float32 scalars;
+            `None` if the part is the whole batch.
+        num_parts: number of parts of the batch, over all replicas and micro-batches.
+        training: whether to run the model in training mode, with dropout.
     """
     x, y, sample_weight = batch
     outputs = model(x, training=training)
@@ -100,11 +100,12 @@ def loss_of(
 def mean_loss(
     sums: Mapping[str, ObjectiveSums], num_targets: Mapping[str, keras.KerasTensor] | None = None
 ) -> keras.KerasTensor:
-    """The sum of the mean losses of all objectives; an objective without targets counts as 0.
+    """Adds up the mean losses of all objectives. The loss of an objective without targets is 0.
 
     Args:
-        sums: sums of each objective.
-        num_targets: what to divide them by, float32 scalars; by default their own `num_targets`.
+        sums: the sums of each objective.
+        num_targets: the divisors of the sums, float32 scalars; by default the `num_targets` of the
+            sums.
     """
     loss = 0.0
     for name, part in sums.items():
@@ -114,17 +115,18 @@ def mean_loss(
 
 
 class Objectives(MixinBase):
-    """A model that is trained by objectives of its own; mix it into a Keras model.
+    """Mixin of a Keras model that is trained by its own objectives.
 
-    A subclass implements `objective_sums`. With one objective it sets `_objective`, its name, and
-    may override `_target_weights`; with several it overrides `objectives` and `target_counts`.
+    A subclass with one objective sets `_objective`, the name, and may override `objective_sums` and
+    `_target_weights`. A subclass with several objectives overrides `objectives`, `objective_sums`
+    and `target_counts`.
 
-    Metrics, each a mean over the targets of an epoch: `OBJECTIVE_loss` and `OBJECTIVE_accuracy` of
-    each objective (no accuracy for a regression), and `loss`, the sum of the losses. A class with
-    one objective reports its loss as `loss` only.
+    The metrics are means over the targets of an epoch: `OBJECTIVE_loss` and `OBJECTIVE_accuracy` of
+    each objective (a regression has no accuracy), and `loss`, the sum of the losses. A class with
+    one objective reports only `loss` and the accuracy.
     """
 
-    has_accuracy = True  # whether a prediction is either right or wrong
+    has_accuracy = True  # whether predictions are right or wrong
     _objective: str
     _objective_metrics: "ObjectiveMetrics | None" = None  # set when the model is compiled
 
@@ -134,8 +136,8 @@ class Objectives(MixinBase):
         return (self._objective,)
 
     def call(self, inputs: dict, training: bool | None = None, mask: None = None) -> Any:
-        """Computes the model's outputs; features that are not inputs of the model are ignored."""
-        # A functional model binds a dict with further keys to its inputs by their order.
+        """Computes the outputs of the model; features that are no inputs of it are ignored."""
+        # Keras would assign the values of a dict with further keys to the inputs by their order.
         if isinstance(inputs, dict) and isinstance(self.input, dict):
             inputs = {name: inputs[name] for name in self.input}
         return super().call(inputs, training=training, mask=mask)
@@ -150,35 +152,36 @@ class Objectives(MixinBase):
         """Computes the sums of each objective over a batch; by default those of a classification.
 
         Args:
-            x: as for `call`.
-            outputs: what `call` returned; by default logits, [B, …, C].
-            y: targets in the task's own format; by default classes, int [B, …].
+            x: the inputs of `call`.
+            outputs: the outputs of `call`; by default logits, [B, …, C].
+            y: targets in the format of the task; by default classes, int [B, …].
             sample_weight: float [B], or of the shape of `y`; 1 by default.
         """
         weights = self._target_weights(y, sample_weight)
         return {self._objective: crossentropy_sums(ops.maximum(y, 0), outputs, weights)}
 
     def _target_weights(self, y: Any, sample_weight: keras.KerasTensor | None) -> keras.KerasTensor:
-        """The weight of each target, float32 of the shape of `y`."""
+        """Returns the weight of each target, float32 of the shape of `y`."""
         return weights_of(y, sample_weight)
 
     def target_counts(
         self, x: dict, y: Any = None, sample_weight: keras.KerasTensor | None = None
     ) -> dict[str, keras.KerasTensor]:
-        """Counts the targets of each objective in a batch, float32 scalars."""
+        """Counts the targets of each objective in a batch; float32 scalars."""
         weights = self._target_weights(y, sample_weight)
         return {self._objective: ops.sum(are_targets(weights))}
 
     def _metric_targets(
         self, y: Any, sample_weight: keras.KerasTensor | None
     ) -> tuple[Any, keras.KerasTensor | None]:
-        """The labels and weights for metrics that were given to `compile`."""
+        """Returns the labels and weights for the metrics that were given to `compile`."""
         return y, sample_weight
 
     def further_loss(self) -> keras.KerasTensor | None:
-        """The sum of the losses of `add_loss` and of regularizers; `None` without any.
+        """Adds up the losses of `add_loss` and of regularizers; `None` if there are none.
 
-        Keras' `losses` fails in a `StatelessScope` that does not map all regularized weights.
+        Keras' property `losses` fails in a `StatelessScope` that does not map all regularized
+        weights.
         """
         losses = []
         for layer in self._flatten_layers():
@@ -198,7 +201,7 @@ class Objectives(MixinBase):
         return super().metrics + self._objective_metrics.metrics
 
     def _update_metrics(self, batch: tuple, found: BatchLoss) -> None:
-        """Updates the metrics with a batch; its outputs are for metrics given to `compile`."""
+        """Updates the metrics of the objectives, and those given to `compile`, with a batch."""
         if self._objective_metrics is not None:
             self._objective_metrics.update(found.sums, found.further_loss)
         if self._compile_metrics is not None:
@@ -207,7 +210,7 @@ class Objectives(MixinBase):
             self._compile_metrics.update_state(y, found.outputs, sample_weight)
 
     def get_metrics_result(self) -> dict[str, keras.KerasTensor]:
-        """The values of the metrics; `loss` is the sum of the objectives' mean losses."""
+        """Returns the values of the metrics. `loss` is the sum of the mean losses of objectives."""
         results = super().get_metrics_result()
         if self._objective_metrics is None:
             return results
@@ -226,7 +229,7 @@ class ObjectiveMetrics:
 
     Args:
         objectives: names of the objectives.
-        has_accuracy: whether the accuracy is one of the metrics.
+        has_accuracy: whether to include the accuracy of each objective.
     """
 
     def __init__(self, objectives: tuple[str, ...], has_accuracy: bool) -> None:
@@ -262,16 +265,17 @@ class ObjectiveMetrics:
 
 
 def are_targets(weights: keras.KerasTensor) -> keras.KerasTensor:
-    """1.0 where a weight is not 0, else 0.0; float32 of the shape of `weights`."""
+    """Returns 1.0 where a weight is not 0, else 0.0; float32 of the shape of `weights`."""
     return ops.cast(ops.not_equal(weights, 0.0), "float32")
 
 
 def weights_of(values: keras.KerasTensor, weights: keras.KerasTensor | None) -> keras.KerasTensor:
-    """The weight of each value, float32 of the shape of `values`.
+    """Broadcasts weights to values; float32 of the shape of `values`.
 
     Args:
         values: [B, …].
-        weights: of as many axes or fewer, or with one more, last axis of size 1; `None`: all 1.
+        weights: weights with at most as many axes as the values, or with one more axis of size 1;
+            `None` for weights of 1.
     """
     ones = ops.ones_like(values, dtype="float32")
     if weights is None:
@@ -291,7 +295,7 @@ def crossentropy_sums(
     *,
     from_logits: bool = True,
 ) -> ObjectiveSums:
-    """The sums of a classification.
+    """Computes the sums of a classification.
 
     Args:
         labels: int [B, …].

@@ -1,7 +1,7 @@
-"""What converters to ONNX lack of the models' operations.
+"""Adds an operation of the models to tf2onnx, which converts them to ONNX.
 
-TensorFlow computes exact GELU by `Erfc`, which tf2onnx 1.17 leaves in the file as it is, so that
-no runtime loads it (and tf2onnx says nothing); ONNX has `Erf`.
+TensorFlow computes exact GELU by `Erfc`, which ONNX does not have. tf2onnx 1.17 writes `Erfc` to
+the file without an error, and no runtime can load the file. ONNX has `Erf`.
 """
 
 import functools
@@ -12,7 +12,7 @@ import numpy as np
 
 @functools.cache
 def register_onnx_operations() -> None:
-    """Teaches tf2onnx, in this process, that `Erfc` is 1 - `Erf`; and lets it run on NumPy 2."""
+    """Makes tf2onnx convert `Erfc` to 1 - `Erf` in this process, and makes it run on NumPy 2."""
     from keras.src.export.tf2onnx_lib import patch_tf2onnx
     from tf2onnx import utils
     from tf2onnx.handler import tf_op

@@ -1,6 +1,6 @@
-"""What preprocessors share: texts as they take them, the packer, and the length of a preset's rows.
+"""The base classes of preprocessors, and functions that they share.
 
-B texts.
+Shapes: B texts, S positions.
 """
 
 from typing import Any, TypeVar
@@ -20,8 +20,12 @@ Outputs = TypeVar("Outputs")
 
 
 def flat_texts(texts: tf.Tensor) -> tf.Tensor:
-    """Texts, string [B], [B, 1] or [], as string [B]; others would become several each."""
-    texts = tf.convert_to_tensor(texts)  # outside of a graph NumPy's strings come as they are
+    """Reshapes texts, string [B], [B, 1] or [], to string [B].
+
+    Raises:
+        ValueError: the texts have another shape, in which a row would become several texts.
+    """
+    texts = tf.convert_to_tensor(texts)  # NumPy arrays arrive unconverted in eager calls
     if texts.shape.rank is not None and any(size != 1 for size in texts.shape[1:]):
         raise ValueError(
             "texts must have the shape [batch]; give pairs as a tuple of two, "
@@ -31,38 +35,46 @@ def flat_texts(texts: tf.Tensor) -> tf.Tensor:
 
 
 def is_one_text(texts: tf.Tensor) -> bool:
-    """Whether it is one text, string [], so that the outputs have no dimension B either."""
+    """Whether the input is a single text, string [], whose outputs have no dimension B."""
     return tf.convert_to_tensor(texts).shape.rank == 0
 
 
 def one_or_two_texts(x: Any) -> tuple[list[tf.Tensor], bool]:
-    """Texts, or those of pairs, as string [B] each; and whether they are of one input, string [].
+    """Reshapes texts or pairs of texts to one or two tensors, string [B].
+
+    Args:
+        x: texts, or a tuple of first and second texts, string [B] or [] each.
+
+    Returns:
+        The tensors, and whether the input is a single text or pair, without the dimension B.
 
     Raises:
-        ValueError: there are more than two, or not as many second texts as first ones.
+        ValueError: there are more than two tensors, or the two have different shapes.
     """
     texts = x if isinstance(x, tuple) else (x,)
     if len(texts) > 2:
         raise ValueError(f"x must be one text or two. Received: {len(texts)}")
-    flat, are_single = list(map(flat_texts, texts)), set(map(is_one_text, texts))
+    flat = [flat_texts(values) for values in texts]
+    are_single = {is_one_text(values) for values in texts}
     sizes = {values.shape[0] for values in flat} - {None}
     if len(are_single) > 1 or len(sizes) > 1:
         shapes = " and ".join(str(tf.convert_to_tensor(values).shape) for values in texts)
-        raise ValueError(f"of pairs there must be as many second texts. Received: {shapes}")
+        raise ValueError(f"there must be as many second texts as first ones. Received: {shapes}")
     return flat, are_single == {True}
 
 
 def of_one_text(outputs: Outputs) -> Outputs:
-    """A structure of tensors [1, …] without their first dimension."""
+    """Removes the first dimension of tensors [1, …] in a structure."""
     return tf.nest.map_structure(lambda values: values[0], outputs)
 
 
 def text_packer(
     tokenizer: SpanBertTokenizer, sequence_length: int, truncate: str
 ) -> keras_hub.layers.MultiSegmentPacker:
-    """KerasHub's packer with BERT's special tokens; in TensorFlow even when called eagerly.
+    """Creates KerasHub's packer with BERT's special tokens, which runs only in TensorFlow.
 
-    The packer that KerasHub's preprocessors make runs Python code then, and takes no tensors.
+    The packer that KerasHub's preprocessors create runs Python code in eager calls, and takes no
+    tensors then.
     """
     return keras_hub.layers.MultiSegmentPacker(
         sequence_length=sequence_length,
@@ -75,24 +87,26 @@ def text_packer(
 
 
 class LengthOfPreset(LoadsPresets):
-    """Packs rows as long as those of the preset's own preprocessor, or as its encoder reads.
+    """Takes the length of rows from the preset, whatever the default of the class is.
 
-    Name it before KerasHub's class, whose default is 512 whatever the encoder reads.
+    The length is that of the preset's preprocessor, or the longest that its encoder reads. Name
+    this class before KerasHub's, whose default is 512 for every encoder.
     """
 
-    _of_segment_aware: tuple[str, ...] = ()  # arguments that are true for SegaBERT's positions
+    # Arguments that are true if the encoder has SegaBERT's positions.
+    _segment_aware_arguments: tuple[str, ...] = ()
     _tokenizer: SpanBertTokenizer
 
     @property
     def tokenizer(self) -> SpanBertTokenizer:
-        """What splits the texts."""
+        """The tokenizer of the texts."""
         return self._tokenizer
 
     @tokenizer.setter
     def tokenizer(self, tokenizer: SpanBertTokenizer) -> None:
         if tokenizer.compute_dtype != "int32":
             raise ValueError(
-                f"A preprocessor needs a tokenizer of ids, dtype int32, not of "
+                "A preprocessor needs a tokenizer of ids, dtype int32, not of "
                 f"{tokenizer.compute_dtype}"
             )
         self._tokenizer = tokenizer
@@ -103,23 +117,25 @@ class LengthOfPreset(LoadsPresets):
         encoder = loader.config.get("config", {})
         lengths = [_saved_length(loader.preset), encoder.get("max_sequence_length")]
         is_aware = encoder.get("position_embeddings", "absolute") != "absolute"
-        kwargs = {**dict.fromkeys(cls._of_segment_aware, is_aware), **kwargs}
-        known = [length for length in lengths if length is not None]
-        return {"sequence_length": known[0], **kwargs} if known else kwargs
+        kwargs = {**dict.fromkeys(cls._segment_aware_arguments, is_aware), **kwargs}
+        known_lengths = [length for length in lengths if length is not None]
+        if known_lengths:
+            kwargs.setdefault("sequence_length", known_lengths[0])
+        return kwargs
 
 
 class RowPreprocessor(LengthOfPreset):
-    """Makes rows of texts, by `_rows` of a class: `(x, y)` → the features and the labels."""
+    """Makes rows of texts. A subclass implements `_rows`, from `(x, y)` to features and labels."""
 
     @property
     def sequence_length(self) -> int:
-        """Positions of a row; another number counts from the next call on."""
+        """Number of positions of a row; a new number takes effect with the next call."""
         return self._sequence_length
 
     @sequence_length.setter
     def sequence_length(self, sequence_length: int) -> None:
         self._sequence_length = sequence_length
-        self.built = False  # what packs rows of that length is made by `build`
+        self.built = False  # `build` makes a packer of the new length
 
     def call(self, x: Any, y: Any = None, sample_weight: tf.Tensor | None = None) -> dict | tuple:
         return self._pack(x, y, sample_weight)
@@ -132,7 +148,7 @@ class RowPreprocessor(LengthOfPreset):
 class TextRowPreprocessor(RowPreprocessor):
     """Packs texts or pairs of texts; name it before KerasHub's class."""
 
-    _of_segment_aware = ("segment_aware",)
+    _segment_aware_arguments = ("segment_aware",)
 
     def __init__(
         self,
@@ -146,7 +162,7 @@ class TextRowPreprocessor(RowPreprocessor):
         self.segment_aware = segment_aware
 
     def build(self, input_shape: tuple | None = None) -> None:
-        # In place of the base class's.
+        # Replaces the packer of KerasHub's class.
         special = SpecialTokenIds(
             self.tokenizer.start_token_id,
             self.tokenizer.end_token_id,
@@ -157,18 +173,22 @@ class TextRowPreprocessor(RowPreprocessor):
     def _rows(self, x: tf.Tensor | tuple, y: tf.Tensor | None) -> tuple[dict, tf.Tensor | None]:
         texts, is_unbatched = one_or_two_texts(x)
         features = self.pack_texts(*texts, pads_to_limit=True)
-        return of_one_text(features) if is_unbatched else features, y
+        if is_unbatched:
+            features = of_one_text(features)
+        return features, y
 
     def pack_texts(self, *texts: tf.Tensor, pads_to_limit: bool = False) -> dict[str, tf.Tensor]:
-        """What the model reads, int32 [B, S].
+        """Makes the inputs of the model, int32 [B, S].
 
         Args:
-            *texts: string [B], one or two.
-            pads_to_limit: whether S is `sequence_length`, not the length of the longest row.
+            *texts: one or two tensors, string [B].
+            pads_to_limit: whether S is `sequence_length`; otherwise it is the length of the longest
+                row.
         """
         if not self.built:
             self.build()
-        rows = self.packer(*map(self.tokenizer, texts), pads_to_limit=pads_to_limit)
+        tokens = [self.tokenizer(values) for values in texts]
+        rows = self.packer(*tokens, pads_to_limit=pads_to_limit)
         return rows.features(segment_aware=self.segment_aware)
 
     def get_config(self) -> dict:
@@ -178,10 +198,10 @@ class TextRowPreprocessor(RowPreprocessor):
 def check_positions(
     backbone: keras_hub.models.Backbone, preprocessor: TextRowPreprocessor | None
 ) -> None:
-    """Refuses a preprocessor that tells other positions than its encoder reads.
+    """Checks that a preprocessor makes the positions that the encoder reads.
 
     Raises:
-        ValueError: one of the two has SegaBERT's positions, and the other has not.
+        ValueError: only one of the two has SegaBERT's positions.
     """
     is_aware = backbone.position_embeddings != "absolute"
     if preprocessor is not None and preprocessor.segment_aware != is_aware:
@@ -192,6 +212,7 @@ def check_positions(
 
 
 def _saved_length(preset: str) -> int | None:
+    """Reads `sequence_length` of the preprocessor of a preset; `None` if it has none."""
     name = preset_utils.PREPROCESSOR_CONFIG_FILE
     if not preset_utils.check_file_exists(preset, name):
         return None

@@ -1,6 +1,6 @@
-"""The presets of a pretrainer, which keep the heads that only pre-training needs beside the others.
+"""Loads and saves the presets of a pretrainer, with the heads that only pre-training needs.
 
-A head is kept as an array a variable.
+These heads are saved as one array for each variable, beside the files of a `SpanBertMaskedLM`.
 """
 
 import os
@@ -15,26 +15,28 @@ from spanbert_tf.layers import weights_are_loaded
 from spanbert_tf.models.mixins import MixinBase
 from spanbert_tf.models.span_bert_task import SpanBertTask
 
-if TYPE_CHECKING:  # they need TensorFlow, which a pretrainer on JAX does without
+if TYPE_CHECKING:  # these modules need TensorFlow, and a pretrainer on JAX does not
     from spanbert_tf.models.span_bert_masked_lm import SpanBertMaskedLM
     from spanbert_tf.models.span_bert_tokenizer import SpanBertTokenizer
 
 HEAD_ARGUMENTS = ("span_boundary", "next_sentence", "max_span_targets", "span_position_dim")
-LOADED, FRESH = "taken over", "starts fresh"  # what became of a head of a preset
+# Outcomes for a head when a preset is loaded.
+LOADED = "taken over"
+FRESH = "starts fresh"
 
 
 class PretrainerPresets(MixinBase):
-    """Base of the pretrainer; name it before the others."""
+    """Mixin of the pretrainer; name it before the other base classes."""
 
     def to_masked_lm(
         self, tokenizer: "SpanBertTokenizer", sequence_length: int | None = None
     ) -> "SpanBertMaskedLM":
-        """The masked-language model in this one, to predict with, to save and to export.
+        """Returns the masked-language model in this model, to predict, save or export.
 
         Args:
-            tokenizer: tokenizer of the records that this model was trained on.
-            sequence_length: positions of a row that its preprocessor packs; as many as the
-                encoder reads by default.
+            tokenizer: tokenizer of the records on which this model was trained.
+            sequence_length: number of positions of a row of its preprocessor; by default the
+                maximum of the encoder.
 
         Returns:
             A `SpanBertMaskedLM` with this model's encoder and a copy of its head.
@@ -55,15 +57,15 @@ class PretrainerPresets(MixinBase):
     def save_to_preset(
         self, preset_dir: str, max_shard_size: float = 10, *, tokenizer: "SpanBertTokenizer"
     ) -> None:
-        """Writes the preset of a `SpanBertMaskedLM`, with this model's further heads beside it.
+        """Writes the preset of a `SpanBertMaskedLM`, and the further heads of this model.
 
-        `spanbert-tf export`, `--initial-preset` and `--preset` take it, and so does `from_preset`
-        of every task class here.
+        `spanbert-tf export`, the options `--initial-preset` and `--preset`, and `from_preset` of
+        every task of this project take the preset.
 
         Args:
             preset_dir: directory of the preset.
-            max_shard_size: in GB; larger encoders are saved in several files.
-            tokenizer: tokenizer of the records that this model was trained on.
+            max_shard_size: limit of the size of a file of the encoder's weights, in GiB.
+            tokenizer: tokenizer of the records on which this model was trained.
         """
         self.to_masked_lm(tokenizer).save_to_preset(preset_dir, max_shard_size=max_shard_size)
         write_heads(head_arrays(self), preset_dir)
@@ -72,18 +74,20 @@ class PretrainerPresets(MixinBase):
     def from_preset(
         cls, preset: str | os.PathLike | PresetFiles, load_weights: bool = True, **kwargs
     ) -> Self:
-        """Loads the encoder of a preset with the pre-training heads that it holds.
+        """Loads the encoder and the pre-training heads of a preset.
 
         Args:
-            preset: directory, another name that KerasHub knows, or a preset.
-            load_weights: whether to load weights; all are random otherwise.
-            **kwargs: arguments of the class, in place of what the preset holds; `dtype`.
+            preset: a directory, another name that KerasHub knows, or a preset.
+            load_weights: whether to load weights; otherwise all weights are random.
+            **kwargs: arguments of the class that override the preset's, and `dtype`.
         """
         from spanbert_tf.models.span_bert_masked_lm import SpanBertMaskedLM
 
         preset = PresetFiles.of(preset)
-        options = preset.head_options
-        options |= {name: kwargs.pop(name) for name in HEAD_ARGUMENTS if name in kwargs}
+        options = dict(preset.head_options)
+        for name in HEAD_ARGUMENTS:
+            if name in kwargs:
+                options[name] = kwargs.pop(name)
         loaded = SpanBertMaskedLM.from_preset(
             preset, load_weights=load_weights, preprocessor=None, **kwargs
         )
@@ -95,21 +99,21 @@ class PretrainerPresets(MixinBase):
 
 
 def write_heads(arrays: dict[str, np.ndarray], directory: str) -> None:
-    """Writes what `head_arrays` returned into the directory of a preset."""
+    """Writes the result of `head_arrays` into the directory of a preset."""
     if arrays:
         path = os.path.join(directory, HEADS_FILE)
         np.savez(path, **arrays)  # type: ignore[arg-type]  # no array is named `allow_pickle`
 
 
 def head_arrays(pretrainer: SpanBertTask) -> dict[str, np.ndarray]:
-    """The values of the heads' own variables, by their paths."""
+    """Returns the values of the heads' own variables by their paths."""
     return {name: variable.numpy() for name, variable in _head_variables(pretrainer).items()}
 
 
 def assign_rows(target: keras.layers.Layer, source: keras.layers.Layer) -> None:
-    """Copies a layer's weights to another one, without rows beyond the other's vocabulary."""
-    for own, found in zip(target.weights, source.weights, strict=True):
-        own.assign(found[: own.shape[0]])
+    """Copies the weights of a layer, without rows beyond the vocabulary of the target."""
+    for own, saved in zip(target.weights, source.weights, strict=True):
+        own.assign(saved[: own.shape[0]])
 
 
 def load_heads(
@@ -117,15 +121,15 @@ def load_heads(
     masked_lm_head: keras_hub.layers.MaskedLMHead | None,
     saved: dict[str, np.ndarray],
 ) -> dict[str, str]:
-    """Gives a new model the heads of a preset.
+    """Copies the heads of a preset to a new model.
 
     Args:
         pretrainer: the model.
-        masked_lm_head: masked-language-model head of the preset, if it has one.
-        saved: its further heads, as `PresetFiles.heads`.
+        masked_lm_head: head of the preset's masked-language model; `None` if it has none.
+        saved: arrays of the preset's further heads, see `PresetFiles.heads`.
 
     Returns:
-        What became of each part: `LOADED`, or `FRESH` and why.
+        The outcome for each part: `LOADED`, or `FRESH` with the reason.
     """
     report = {"encoder": LOADED, "masked_lm_head": f"{FRESH}: the preset has none"}
     if masked_lm_head is not None:
@@ -136,7 +140,7 @@ def load_heads(
         own = {name: variable for name, variable in variables.items() if f"{head.name}/" in name}
         missing = [name for name in own if name not in saved]
         output_bias = f"{head.name}/bias"
-        if output_bias in own and not missing:  # an entry each, or more
+        if output_bias in own and not missing:  # the preset may have a larger vocabulary
             num_entries = pretrainer.backbone.vocabulary_size
             saved = saved | {output_bias: saved[output_bias][:num_entries]}
         misfits = [name for name in own if name in saved and saved[name].shape != own[name].shape]
@@ -157,11 +161,11 @@ def _heads(pretrainer: SpanBertTask) -> list[keras.layers.Layer]:
 
 
 def _head_variables(pretrainer: SpanBertTask) -> dict[str, keras.Variable]:
-    """The heads' own variables; the token embedding belongs to the encoder."""
+    """Returns the heads' own variables by their paths, without the token embedding."""
     tied = {id(variable) for variable in pretrainer.backbone.weights}
-    return {
-        variable.path: variable
-        for head in _heads(pretrainer)
-        for variable in head.weights
-        if id(variable) not in tied
-    }
+    variables = {}
+    for head in _heads(pretrainer):
+        for variable in head.weights:
+            if id(variable) not in tied:
+                variables[variable.path] = variable
+    return variables

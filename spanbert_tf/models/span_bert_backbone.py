@@ -1,4 +1,7 @@
-"""The encoder of BERT, SpanBERT and SegaBERT."""
+"""The encoder of BERT, SpanBERT and SegaBERT.
+
+Shapes: B rows, S positions, H width of the encoder.
+"""
 
 import os
 from collections.abc import Sequence
@@ -18,14 +21,14 @@ from spanbert_tf.layers import (
 from spanbert_tf.models.adapters import load_adapted
 from spanbert_tf.models.keras_hub_presets import LoadsPresets, SavesWithoutMixedPrecision
 
-# Which indices have embeddings. Without that of the token, the position in the row has one.
+# The indices that have embeddings. Without `token_indices`, positions in the row have them, too.
 POSITION_EMBEDDINGS = {
     "absolute": (),
     "segment_aware": ("paragraph_indices", "sentence_indices", "token_indices"),
     "segment_aware_with_segments": ("paragraph_indices", "sentence_indices", "token_indices"),
     "absolute_with_paragraph_and_sentence": ("paragraph_indices", "sentence_indices"),
 }
-# Arguments of the backbone: the rows of the tables of these indices.
+# Index, and the argument of the backbone with the number of rows of its table.
 TABLE_SIZES = {
     "paragraph_indices": "num_paragraphs",
     "sentence_indices": "num_sentences",
@@ -34,18 +37,18 @@ TABLE_SIZES = {
 
 
 def was_trained(pooler_bias: keras.Variable | np.ndarray) -> bool:
-    """Whether anything has trained the pooler that has this bias; a new one's is 0."""
+    """Whether the pooler with this bias was ever trained; the bias of a new pooler is 0."""
     return bool(np.any(keras.ops.convert_to_numpy(pooler_bias)))
 
 
 @keras.saving.register_keras_serializable(package="spanbert_tf")
 class SpanBertBackbone(SavesWithoutMixedPrecision, LoadsPresets, keras_hub.models.Backbone):
-    """A BERT encoder, to the digit: exact GELU, LayerNorm epsilon 1e-12.
+    """The original BERT encoder, with exact GELU and a LayerNorm epsilon of 1e-12.
 
-    SpanBERT ([Joshi et al., 2020](https://arxiv.org/abs/1907.10529)) has BERT's encoder and
-    differs in what it is trained on. KerasHub's `BertBackbone` differs from BERT in its GELU
-    (the tanh approximation). SegaBERT ([Bai et al., 2020](https://arxiv.org/abs/2004.14996)) is
-    this class with other position embeddings.
+    SpanBERT ([Joshi et al., 2020](https://arxiv.org/abs/1907.10529)) has the same encoder as BERT
+    and differs in its training. SegaBERT ([Bai et al., 2020](https://arxiv.org/abs/2004.14996)) is
+    this class with other position embeddings. KerasHub's `BertBackbone` differs from BERT: it
+    approximates GELU by tanh.
 
     Args:
         vocabulary_size: int. The size of the token vocabulary.
@@ -54,25 +57,26 @@ class SpanBertBackbone(SavesWithoutMixedPrecision, LoadsPresets, keras_hub.model
         hidden_dim: int. The width of the encoder and of the pooler.
         intermediate_dim: int. The width of the feed-forward layers.
         dropout: float. Dropout rate.
-        max_sequence_length: int. Rows of the table of absolute positions.
-        num_segments: int. Rows of the table of segments.
+        max_sequence_length: int. The number of absolute positions.
+        num_segments: int. The number of segments.
         layer_norm_epsilon: float. Epsilon of every LayerNorm.
-        position_embeddings: string. `"absolute"`: BERT's. `"segment_aware"`: SegaBERT's
-            embeddings of paragraph, sentence and token in place of positions and segments
-            (SegaBERT, section 2). `"segment_aware_with_segments"`: these and BERT's segments, as
-            the code of SegaBERT's authors has it. `"absolute_with_paragraph_and_sentence"`: BERT's
-            positions and segments, and those of paragraph and sentence (section 3.3).
-        num_paragraphs: int. Rows of the table of paragraphs (SegaBERT, section 2: 50). Indices
-            beyond it are lowered row by row; see `SegmentAwareEmbedding`.
-        num_sentences: int. Rows of the table of sentences (100).
-        max_sentence_length: int. Rows of the table of places in a sentence (256).
+        position_embeddings: string. `"absolute"`: BERT's positions and segments.
+            `"segment_aware"`: SegaBERT's paragraphs, sentences and tokens in place of positions and
+            segments (SegaBERT, section 2). `"segment_aware_with_segments"`: these and BERT's
+            segments, as in the code of SegaBERT's authors.
+            `"absolute_with_paragraph_and_sentence"`: BERT's positions and segments, and SegaBERT's
+            paragraphs and sentences (section 3.3).
+        num_paragraphs: int. The number of paragraphs with an embedding (SegaBERT, section 2: 50).
+            Larger indices are lowered row by row; see `SegmentAwareEmbedding`.
+        num_sentences: int. The number of sentences with an embedding (100).
+        max_sentence_length: int. The number of places in a sentence with an embedding (256).
         attention_dropout: float. Dropout rate of the attention weights; by default `dropout`.
-        lora_rank: int. Rank of low-rank adapters in all layers (Hu et al., 2021). With a rank they
-            are the only weights that are trained. `None`: no adapters.
-            `from_preset(preset, lora_rank=8)` adds new ones to an encoder that was saved without.
+        lora_rank: int. Rank of low-rank adapters in all layers (Hu et al., 2021). Only the adapters
+            are trained then. `None`: no adapters. `from_preset(preset, lora_rank=8)` adds new
+            adapters to an encoder that was saved without them.
         lora_alpha: float. Scale of the adapters; by default `lora_rank`.
-        lora_targets: names of the projections with an adapter, of `"query"`, `"key"`, `"value"`; by
-            default queries and values (Hu et al., 4.2).
+        lora_targets: names of the projections with an adapter, among `"query"`, `"key"` and
+            `"value"`; by default queries and values (Hu et al., 4.2).
         dtype: string or `keras.DTypePolicy`.
 
     Raises:
@@ -142,7 +146,9 @@ class SpanBertBackbone(SavesWithoutMixedPrecision, LoadsPresets, keras_hub.model
             dtype=dtype,
             name="token_embedding",
         )
-        self.position_embedding = self.segment_embedding = self.segment_aware_embedding = None
+        self.position_embedding = None
+        self.segment_embedding = None
+        self.segment_aware_embedding = None
         if "token_indices" not in index_names:
             self.position_embedding = keras_hub.layers.PositionEmbedding(
                 sequence_length=max_sequence_length,
@@ -185,9 +191,9 @@ class SpanBertBackbone(SavesWithoutMixedPrecision, LoadsPresets, keras_hub.model
                 lora_alpha=lora_alpha,
                 lora_targets=lora_targets,
                 dtype=dtype,
-                name=f"transformer_layer_{number}",
+                name=f"transformer_layer_{index}",
             )
-            for number in range(num_layers)
+            for index in range(num_layers)
         ]
         self.pooled_dense = keras.layers.Dense(
             hidden_dim,
@@ -223,8 +229,9 @@ class SpanBertBackbone(SavesWithoutMixedPrecision, LoadsPresets, keras_hub.model
             **kwargs,
         )
         if lora_rank is not None:
-            # Transformer layers once more: on JAX, with the `trainable=True` of presets, Keras' own
-            # constructor has just made all variables trainable again.
+            # The transformer layers have frozen their weights when they were built. On JAX, Keras'
+            # constructor has made all variables trainable again if it got `trainable=True`, which
+            # presets contain.
             for layer in self.layers:
                 if layer in self.transformer_layers:
                     layer.freeze_all_but_adapters()
@@ -252,10 +259,10 @@ class SpanBertBackbone(SavesWithoutMixedPrecision, LoadsPresets, keras_hub.model
 
     @property
     def is_pooler_trained(self) -> bool:
-        """Whether anything has ever trained the pooler.
+        """Whether the pooler was ever trained.
 
-        Pre-training on single sequences does not: no objective reads it, and the bias of a new
-        pooler, which nothing but a gradient changes, is 0.
+        Pre-training on single sequences does not train it, because no objective reads it. The bias
+        of a new pooler is 0, and only a gradient changes it.
         """
         return was_trained(self.pooled_dense.bias)
 
@@ -265,16 +272,17 @@ class SpanBertBackbone(SavesWithoutMixedPrecision, LoadsPresets, keras_hub.model
         model_parallel_dim_name: str = "model",
         data_parallel_dim_name: str = "batch",
     ) -> keras.distribution.LayoutMap:
-        """How `keras.distribution.ModelParallel` shares the weights (Shoeybi et al., 2019).
+        """Returns a layout of the weights for `keras.distribution.ModelParallel`.
 
-        Each device has some of the heads of attention, some of the inner units, and some columns of
-        the token table; what is small is everywhere.
+        As in Megatron-LM (Shoeybi et al., 2019), each device has some of the attention heads, some
+        units of the feed-forward layers, and some columns of the token embedding. All devices have
+        the small weights.
 
         Args:
             device_mesh: the devices.
-            model_parallel_dim_name: axis of the mesh over which weights are shared; it divides
-                `num_heads`, `intermediate_dim` and `hidden_dim`.
-            data_parallel_dim_name: axis over which rows are.
+            model_parallel_dim_name: axis of the mesh along which weights are split. Its size must
+                divide `num_heads`, `intermediate_dim` and `hidden_dim`.
+            data_parallel_dim_name: axis of the mesh along which the rows of a batch are split.
 
         Raises:
             ValueError: the mesh lacks an axis.
@@ -284,23 +292,27 @@ class SpanBertBackbone(SavesWithoutMixedPrecision, LoadsPresets, keras_hub.model
                 raise ValueError(
                     f"{name!r} is no axis of the device_mesh. Received: {device_mesh.axis_names}"
                 )
-        shared, layout = model_parallel_dim_name, keras.distribution.LayoutMap(device_mesh)
-        layer, attention = "transformer_layer_.*", "transformer_layer_.*/self_attention_layer"
-        layouts = {
-            "token_embedding/embeddings": (None, shared),
-            f"{attention}/(query|key|value)/kernel": (None, shared, None),
-            f"{attention}/(query|key|value)/bias": (shared, None),
-            f"{attention}/attention_output/kernel": (shared, None, None),
-            f"{layer}/feedforward_intermediate_dense/kernel": (None, shared),
-            f"{layer}/feedforward_intermediate_dense/bias": (shared,),
-            f"{layer}/feedforward_output_dense/kernel": (shared, None),
-        }
-        layout.update(layouts)
-        return layout
+        split = model_parallel_dim_name
+        layer = "transformer_layer_.*"
+        attention = "transformer_layer_.*/self_attention_layer"
+        layout_map = keras.distribution.LayoutMap(device_mesh)
+        layout_map.update(
+            {
+                "token_embedding/embeddings": (None, split),
+                f"{attention}/(query|key|value)/kernel": (None, split, None),
+                f"{attention}/(query|key|value)/bias": (split, None),
+                f"{attention}/attention_output/kernel": (split, None, None),
+                f"{layer}/feedforward_intermediate_dense/kernel": (None, split),
+                f"{layer}/feedforward_intermediate_dense/bias": (split,),
+                f"{layer}/feedforward_output_dense/kernel": (split, None),
+            }
+        )
+        return layout_map
 
     def load_weights(self, filepath: str, *args: object, **kwargs) -> None:
-        """As in Keras; of an adapter, those of its encoder and the adapter's products."""
-        if is_adapter(directory := os.path.dirname(filepath)):
+        """Loads weights, as in Keras; those of an adapter are merged into those of its encoder."""
+        directory = os.path.dirname(filepath)
+        if is_adapter(directory):
             load_adapted(self, directory)
         else:
             super().load_weights(filepath, *args, **kwargs)
@@ -330,12 +342,12 @@ class SpanBertBackbone(SavesWithoutMixedPrecision, LoadsPresets, keras_hub.model
 
     @classmethod
     def from_config(cls, config: dict) -> "SpanBertBackbone":
-        """An encoder of a configuration, such as a preset's.
+        """Creates an encoder from a configuration, such as that of a preset.
 
         Raises:
-            MismatchError: it has SegaBERT's positions and was written before 0.2.0: without the
-                sizes of the tables, and when all paragraphs beyond the table took its last row.
-                What was trained on these rows must not read others without a word.
+            MismatchError: the configuration has SegaBERT's positions, but lacks the sizes of the
+                tables, so it was written before 0.2.0. All paragraphs beyond the table got its last
+                row then, so the weights do not fit the rows that this version reads.
         """
         is_absolute = config.get("position_embeddings", "absolute") == "absolute"
         if not is_absolute and not config.keys() >= set(TABLE_SIZES.values()):

@@ -1,7 +1,7 @@
 """The coreference resolver.
 
-B documents, G segments, L positions of a segment, T positions of a document, K spans, C antecedents
-of each, N gold mentions.
+Shapes: B documents, G segments of a document, L positions of a segment, T positions of a document
+(G · L), P top spans, A antecedents of a span, M gold mentions, H width.
 """
 
 from typing import Any
@@ -20,7 +20,7 @@ from spanbert_tf.models.span_bert_coreference_resolver_preprocessor import (
 )
 from spanbert_tf.models.span_bert_task import SpanBertTask
 
-_OF_POSITIONS = (
+_POSITION_FEATURES = (
     "piece_positions",
     "sentence_indices",
     "begins_word",
@@ -34,32 +34,38 @@ _OF_POSITIONS = (
 class SpanBertCoreferenceResolver(SpanBertTask, keras_hub.models.Task):
     """End-to-end, higher-order coreference resolution (SpanBERT, section 5.1.2; Lee et al., 2018).
 
-    A document is encoded segment by segment. All spans up to a width are scored as mentions, the
-    best that do not cross are kept, and for each of them the antecedents before it are scored. The
-    loss of a document is the sum, over its spans, of the negative marginal log-likelihood of their
-    gold antecedents; the loss of a batch is the mean over documents. `compile()` needs no other.
+    The segments of a document are encoded one by one. All spans up to a width are scored as
+    mentions. The best spans that do not cross each other are kept, and each is scored with its
+    possible antecedents. The loss of a document is the sum over its spans of the negative marginal
+    log-likelihood of their gold antecedents. The loss of a batch is the mean over its documents.
+    `compile()` needs no loss.
+
+    `fit` and `evaluate` take texts as `x`, see the preprocessor. As `y` they take a list of
+    clusters for each text. A cluster is a list of mentions `(start, end)`: the first character, and
+    the character after the last one.
 
     Args:
         backbone: a `SpanBertBackbone` with absolute positions.
         preprocessor: a `SpanBertCoreferenceResolverPreprocessor`, or `None` for batches of
             `spanbert_tf.tasks.lookup.task_dataset`.
-        max_segments: int. Segments of a document that are trained at once; the distance in segments
-            is clipped to it.
-        word_boundaries: bool. Whether spans begin and end where words do; otherwise at any word
-            piece, as in the original code.
-        depth: int. Passes of the antecedents' scores; 2 refines the vectors of spans once, 1 never.
-        max_span_width: int. Pieces of a span at most.
-        top_span_ratio: float. Spans that are kept, for each position of the document; [CLS] and
-            [SEP] count.
-        max_top_spans: int. Spans that are kept at most.
-        max_antecedents: int. Antecedents of a span that are scored by the network.
+        max_segments: int. Number of segments of a document that are trained together. Distances in
+            segments are clipped to it.
+        word_boundaries: bool. Whether spans start and end at word boundaries. Otherwise they may
+            start and end at any word piece, as in the original code.
+        depth: int. Number of times that antecedents are scored. 2 refines the vectors of spans
+            once, 1 never.
+        max_span_width: int. Maximum number of word pieces of a span.
+        top_span_ratio: float. Number of spans to keep for each position of the document, including
+            [CLS] and [SEP].
+        max_top_spans: int. Maximum number of spans to keep.
+        max_antecedents: int. Number of antecedents of a span that the network scores.
         feature_dim: int. Width of the embeddings of widths, distances, speakers and genres.
         ffnn_dim: int. Hidden width of the scoring networks.
-        dropout: float. Rate in the task's own layers.
-        singletons: bool. Whether mentions without another one are predicted, too.
+        dropout: float. Dropout rate of the task's own layers.
+        singletons: bool. Whether to predict mentions that refer to nothing else.
 
     Raises:
-        ValueError: the backbone reads SegaBERT's indices.
+        ValueError: the backbone has SegaBERT's positions.
 
     Example:
     ```python
@@ -67,7 +73,7 @@ class SpanBertCoreferenceResolver(SpanBertTask, keras_hub.models.Task):
     texts = ["Ann has a cat. She likes it.", "Bob slept. He was tired."]
     clusters = [[[(0, 3), (15, 18)], [(8, 13), (25, 27)]], [[(0, 3), (11, 13)]]]
     resolver.compile()
-    resolver.fit(x=texts, y=clusters, batch_size=1)  # characters, the ends exclusive
+    resolver.fit(x=texts, y=clusters, batch_size=1)
     ```
     """
 
@@ -115,7 +121,7 @@ class SpanBertCoreferenceResolver(SpanBertTask, keras_hub.models.Task):
         # === Layers ===
         self.backbone = backbone
         self.preprocessor = preprocessor
-        # Sums of many scores, which are compared: 8 bits are too few digits.
+        # The scores are compared, and bfloat16 has too few digits for sums of many scores.
         self.head = CoreferenceHead(
             backbone.hidden_dim,
             max_segments,
@@ -129,20 +135,19 @@ class SpanBertCoreferenceResolver(SpanBertTask, keras_hub.models.Task):
             name: keras.Input(shape=(None, None), dtype="int32", name=name)
             for name in ("token_ids", "padding_mask")
         }  # [B, G, L]
-        for name in _OF_POSITIONS:
+        for name in _POSITION_FEATURES:
             inputs[name] = keras.Input(shape=(None,), dtype="int32", name=name)  # [B, T]
         inputs["genre_ids"] = keras.Input(shape=(), dtype="int32", name="genre_ids")
-        rows = _SegmentRows(name="segment_rows")
-        token_ids, padding_mask = rows(inputs["token_ids"]), rows(inputs["padding_mask"])
-        encoded = backbone(
-            {
-                "token_ids": token_ids,  # [B · G, L]
-                "segment_ids": ops.zeros_like(token_ids),
-                "padding_mask": padding_mask,
-            }
-        )["sequence_output"]
+        as_rows = _SegmentRows(name="segment_rows")
+        token_ids = as_rows(inputs["token_ids"])  # [B · G, L]
+        encoder_inputs = {
+            "token_ids": token_ids,
+            "segment_ids": ops.zeros_like(token_ids),
+            "padding_mask": as_rows(inputs["padding_mask"]),
+        }
+        encoded = backbone(encoder_inputs)["sequence_output"]  # [B · G, L, H]
         states = _DocumentStates(name="document_states")(encoded, inputs["token_ids"])
-        features = {name: inputs[name] for name in (*_OF_POSITIONS, "genre_ids")}
+        features = {name: inputs[name] for name in (*_POSITION_FEATURES, "genre_ids")}
         outputs = self.head({"states": states, **features})
         super().__init__(inputs=inputs, outputs=outputs, **kwargs)
 
@@ -169,12 +174,13 @@ class SpanBertCoreferenceResolver(SpanBertTask, keras_hub.models.Task):
         Args:
             optimizer: `"auto"` (Adam, 1e-5), a name, or a `keras.Optimizer`.
             loss: `"auto"` or `None`; the model takes no other.
-            **kwargs: as for `keras.Model.compile`; `jit_compile` is off by default, but on JAX.
+            **kwargs: as for `keras.Model.compile`. `jit_compile` is `False` by default, except on
+                JAX.
         """
         if optimizer == "auto":
             optimizer = keras.optimizers.Adam(1e-5, global_clipnorm=1.0)
-        # XLA would compile a step for each shape, and documents have all; JAX without it does so
-        # with each operation.
+        # XLA would compile a step for each shape, and documents have many. On JAX, every operation
+        # would be compiled for each shape without it.
         if keras.backend.backend() != "jax":
             kwargs = {"jit_compile": False, **kwargs}
         super().compile(optimizer=optimizer, loss=loss, **kwargs)
@@ -186,22 +192,24 @@ class SpanBertCoreferenceResolver(SpanBertTask, keras_hub.models.Task):
         y: dict,
         sample_weight: keras.KerasTensor | None = None,
     ) -> dict[str, ObjectiveSums]:
-        """Sums over the documents of a batch; what is right of one is the share of its spans.
+        """Computes the sums over the documents of a batch.
+
+        The accuracy of a document is the share of its spans whose best antecedent is right.
 
         Args:
-            x: as for `call`; unused.
-            outputs: what `call` returned.
-            y: `mention_starts` and `mention_ends`, int [B, N], positions, and `mention_clusters`,
-                from 1; 0 for padding.
+            x: the inputs of `call`; unused.
+            outputs: the outputs of `call`.
+            y: `mention_starts` and `mention_ends`, int [B, M], positions of mentions, and
+                `mention_clusters`, int [B, M], their clusters from 1, and 0 for padding.
             sample_weight: float [B]; 1 by default.
         """
         weights = self._target_weights(y, sample_weight)
-        scores = outputs["scores"]  # [B, K, 1 + C]
+        scores = outputs["scores"]  # [B, P, 1 + A]
         is_right = right_antecedents(outputs, y)
-        is_span = ops.cast(outputs["is_span"], "float32")  # [B, K]
+        is_span = ops.cast(outputs["is_span"], "float32")  # [B, P]
         right_scores = ops.where(is_right, scores, NO_SCORE)
         losses = ops.logsumexp(scores, axis=-1) - ops.logsumexp(right_scores, axis=-1)
-        best = ops.argmax(scores, axis=-1)  # of equal ones the first, which is none
+        best = ops.argmax(scores, axis=-1)  # 0, no antecedent, wins among equals
         hits = ops.take_along_axis(ops.cast(is_right, "float32"), best[..., None], axis=-1)[..., 0]
         num_spans = ops.maximum(ops.sum(is_span, axis=1), 1.0)  # [B]
         shares = ops.sum(hits * is_span, axis=1) / num_spans
@@ -211,7 +219,7 @@ class SpanBertCoreferenceResolver(SpanBertTask, keras_hub.models.Task):
     def _target_weights(
         self, y: dict, sample_weight: keras.KerasTensor | None
     ) -> keras.KerasTensor:
-        """Weights of the documents, float32 [B]."""
+        """Returns the weights of the documents, float32 [B]."""
         return weights_of(y["mention_clusters"][:, 0], sample_weight)
 
     def get_config(self) -> dict:
@@ -220,21 +228,25 @@ class SpanBertCoreferenceResolver(SpanBertTask, keras_hub.models.Task):
 
 
 def right_antecedents(outputs: dict, y: dict) -> keras.KerasTensor:
-    """Which antecedents are of the span's own cluster, bool [B, K, 1 + C].
+    """Finds the antecedents in the cluster of their span, bool [B, P, 1 + A].
 
-    No antecedent, the first one, is right where none of the others is.
+    Entry 0, no antecedent, is right if none of the antecedents is.
+
+    Args:
+        outputs: the outputs of the model.
+        y: the gold mentions, see `SpanBertCoreferenceResolver.objective_sums`.
     """
     is_mention = (
         ops.equal(outputs["span_starts"][:, :, None], y["mention_starts"][:, None])
         & ops.equal(outputs["span_ends"][:, :, None], y["mention_ends"][:, None])
         & (outputs["is_span"][:, :, None] > 0)
-    )  # [B, K, N]
-    clusters = ops.max(ops.where(is_mention, y["mention_clusters"][:, None], 0), axis=-1)  # [B, K]
+    )  # [B, P, M]
+    clusters = ops.max(ops.where(is_mention, y["mention_clusters"][:, None], 0), axis=-1)  # [B, P]
     antecedents = outputs["antecedents"]
     shape = ops.shape(antecedents)
     flat = ops.reshape(antecedents, (shape[0], shape[1] * shape[2]))
-    of_antecedents = ops.reshape(ops.take_along_axis(clusters, flat, axis=1), shape)
-    is_right = ops.equal(of_antecedents, clusters[:, :, None]) & (clusters[:, :, None] > 0)
+    antecedent_clusters = ops.reshape(ops.take_along_axis(clusters, flat, axis=1), shape)
+    is_right = ops.equal(antecedent_clusters, clusters[:, :, None]) & (clusters[:, :, None] > 0)
     is_right = is_right & (outputs["scores"][:, :, 1:] > NO_SCORE / 2)
     has_none = ~ops.any(is_right, axis=-1, keepdims=True)
     return ops.concatenate([has_none, is_right], axis=-1)
@@ -242,7 +254,7 @@ def right_antecedents(outputs: dict, y: dict) -> keras.KerasTensor:
 
 @keras.saving.register_keras_serializable(package="spanbert_tf")
 class _SegmentRows(keras.layers.Layer):
-    """Segments of documents [B, G, L] as the rows [B · G, L] that an encoder reads."""
+    """Reshapes segments of documents [B, G, L] to the rows [B · G, L] of the encoder."""
 
     def call(self, segments: keras.KerasTensor) -> keras.KerasTensor:
         shape = ops.shape(segments)
@@ -251,7 +263,7 @@ class _SegmentRows(keras.layers.Layer):
 
 @keras.saving.register_keras_serializable(package="spanbert_tf")
 class _DocumentStates(keras.layers.Layer):
-    """The encoder's outputs [B · G, L, H] as those of documents, [B, G · L, H]."""
+    """Reshapes the outputs of the encoder [B · G, L, H] to documents [B, T, H]."""
 
     def call(self, states: keras.KerasTensor, segments: keras.KerasTensor) -> keras.KerasTensor:
         shape = ops.shape(segments)

@@ -1,7 +1,4 @@
-"""The masked-language model, as it is saved, served and fine-tuned.
-
-B rows, K prediction slots, V vocabulary entries.
-"""
+"""The masked-language model, which is saved, served and fine-tuned."""
 
 import keras
 import keras_hub
@@ -14,12 +11,12 @@ from spanbert_tf.models.span_bert_task import SpanBertTask
 
 @keras.saving.register_keras_serializable(package="spanbert_tf")
 class SpanBertMaskedLM(SpanBertTask, keras_hub.models.MaskedLM):
-    """An encoder with the head of the masked-language model.
+    """An encoder with a head that predicts masked word pieces.
 
     Args:
         backbone: a `SpanBertBackbone`.
-        preprocessor: a `SpanBertMaskedLMPreprocessor`, or `None` for inputs that are packed and
-            masked already.
+        preprocessor: a `SpanBertMaskedLMPreprocessor`, or `None` if the inputs are packed and
+            masked rows.
 
     Example:
     ```python

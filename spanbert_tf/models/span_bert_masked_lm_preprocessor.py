@@ -1,6 +1,6 @@
-"""Masks raw strings for `SpanBertMaskedLM.fit`.
+"""Masks texts for `SpanBertMaskedLM.fit`.
 
-B texts, S positions, K prediction slots.
+Shapes: B texts, S positions, K prediction slots.
 """
 
 import keras
@@ -30,36 +30,36 @@ _REPLACED = (
 
 @keras.saving.register_keras_serializable(package="spanbert_tf")
 class SpanBertMaskedLMPreprocessor(LengthOfPreset, keras_hub.models.MaskedLMPreprocessor):
-    """Tokenizes, packs and masks strings, or pairs of strings, with SpanBERT's masks.
+    """Tokenizes, packs and masks texts or pairs of texts, with SpanBERT's masks.
 
-    For pre-training at scale use records and `spanbert_tf.data.pretraining_dataset`, whose masks
-    can be reproduced; here a text has no number of its own, and each call draws new masks, also in
-    each epoch of a data set and in each evaluation. Random tokens are `"uniform"`, drawn from all
-    of the vocabulary, since there is no corpus to count in.
+    Each call draws new masks, also in each epoch of a data set and in each evaluation. For masks
+    that can be reproduced, and for pre-training at scale, use records and
+    `spanbert_tf.data.pretraining_dataset`. Random tokens are drawn evenly from the whole
+    vocabulary, because there is no corpus whose tokens could be counted.
 
     Args:
         tokenizer: a `SpanBertTokenizer`.
-        sequence_length: int. Positions of a packed row; a new preprocessor of a preset has the
-            length of the preset's own, or of its encoder.
-        truncate: string. How texts are cut to fit, as for `keras_hub.layers.MultiSegmentPacker`.
-        masking: a scheme's name, a dict of the fields of `MaskingOptions`, or `MaskingOptions`.
-        seed: int or `None`. Seed of the random numbers; by default `keras.utils.set_random_seed`
-            tells them. Batches take the next ones as they come: `fit` on strings makes several at
-            once, and which of them has which masks is not the same in the next run.
+        sequence_length: int. Number of positions of a row; by default of `from_preset` that of the
+            preset's preprocessor, or the maximum of its encoder.
+        truncate: string. How texts are truncated, as for `keras_hub.layers.MultiSegmentPacker`.
+        masking: name of a scheme, a dict of the fields of `MaskingOptions`, or `MaskingOptions`.
+        seed: int or `None`. Seed of the random numbers; `None` derives it from
+            `keras.utils.set_random_seed`. `fit` on texts makes several batches in parallel, which
+            share the random numbers, so even with a seed the masks of a batch differ between runs.
 
     Raises:
-        ValueError: a scheme that needs annotations, random tokens by `"unigrams"`, or one of
-            KerasHub's masking rates, which `masking` replaces.
+        ValueError: the scheme needs annotations, `random_tokens` is `"unigrams"`, or a masking rate
+            of KerasHub is given, which `masking` replaces.
 
     Call arguments:
-        x: string, string tensor [B], or a tuple of two for pairs. KerasHub reads a single
-            tuple of two as inputs and labels, so write `preprocessor(x=(first, second))`.
-        y, sample_weight: must be `None`; masking makes them.
+        x: a string, string [B], or a tuple of two for pairs. KerasHub reads a single tuple of two
+            as inputs and labels, so write `preprocessor(x=(first, second))`.
+        y, sample_weight: must be `None`.
 
     Returns:
-        `(x, y, sample_weight)`: a dict of `token_ids`, `segment_ids`, `padding_mask` (int32
-        [B, S]) and `mask_positions` (int32 [B, K]); the original tokens, int32 [B, K]; and
-        float32 [B, K].
+        `(x, y, sample_weight)`. `x` is a dict of `token_ids`, `segment_ids` and `padding_mask`,
+        int32 [B, S], and of `mask_positions`, int32 [B, K]. `y` are the original tokens, int32
+        [B, K], and `sample_weight` is float32 [B, K].
 
     Example:
     ```python
@@ -68,7 +68,7 @@ class SpanBertMaskedLMPreprocessor(LengthOfPreset, keras_hub.models.MaskedLMPrep
         tokenizer, 128, masking="whole_words", seed=1
     )
     x, y, sample_weight = preprocessor(["The quick brown fox jumped."])
-    x["mask_positions"]  # [1, 19]: the slots of rows of 128
+    x["mask_positions"]  # [1, 19]: the prediction slots of a row of 128 positions
     ```
     """
 
@@ -84,7 +84,8 @@ class SpanBertMaskedLMPreprocessor(LengthOfPreset, keras_hub.models.MaskedLMPrep
         seed: int | None = None,
         **kwargs,
     ) -> None:
-        if replaced := sorted(set(_REPLACED) & set(kwargs)):
+        replaced = sorted(set(_REPLACED) & set(kwargs))
+        if replaced:
             raise ValueError(f"{replaced[0]} has no effect here; set it in `masking`")
         super().__init__(tokenizer, sequence_length=sequence_length, truncate=truncate, **kwargs)
         if isinstance(masking, str):
@@ -103,12 +104,12 @@ class SpanBertMaskedLMPreprocessor(LengthOfPreset, keras_hub.models.MaskedLMPrep
         self.seed = seed
 
     def build(self, input_shape: tuple) -> None:
-        # In place of the base class's packer and masker.
+        # Replaces the packer and the masker of KerasHub's class.
         vocabulary = self.tokenizer.get_vocabulary()
         self.packer = text_packer(self.tokenizer, self.sequence_length, self.truncate)
         seed = np.random.randint(2**32, dtype="int64") if self.seed is None else self.seed
         self._random = np.random.default_rng(seed)
-        with tf.init_scope():  # Keras may build while it traces one of several graphs
+        with tf.init_scope():  # the first call may be in a graph that the constants must outlive
             self.masker = SpanMasker.from_vocabulary(vocabulary, None, self.masking)
 
     def call(
@@ -121,16 +122,18 @@ class SpanBertMaskedLMPreprocessor(LengthOfPreset, keras_hub.models.MaskedLMPrep
     @preprocessing_function
     def _call_tf(self, x: tf.Tensor | tuple) -> tuple[dict, tf.Tensor, tf.Tensor]:
         segments, is_unbatched = one_or_two_texts(x)
-        token_ids, segment_ids = self.packer(tuple(map(self.tokenizer, segments)))  # [B, S]
+        tokens = tuple(self.tokenizer(segment) for segment in segments)
+        token_ids, segment_ids = self.packer(tokens)  # [B, S]
         is_text = token_ids != self.tokenizer.pad_token_id
         blocks = _blocks(token_ids, segment_ids, is_text, len(segments))
         batch_size = tf.shape(token_ids)[0]
-        # Texts have no record number here; a random one takes its place. TensorFlow's own random
-        # numbers begin anew in each epoch of a data set, as soon as any seed is set.
-        numbers = tf.numpy_function(self._draw, [batch_size], tf.int64, stateful=True)
-        numbers = tf.reshape(numbers, [batch_size])
+        # The masker derives masks from record ids. Texts have none, so random ids take their place.
+        # They are NumPy's, because TensorFlow's random numbers repeat in each epoch of a data set
+        # if any seed is set.
+        record_ids = tf.numpy_function(self._draw, [batch_size], tf.int64, stateful=True)
+        record_ids = tf.reshape(record_ids, [batch_size])
         num_slots = self.masking.num_slots(self.sequence_length, len(segments))
-        batch = self.masker(blocks, tf.zeros_like(numbers), numbers, num_slots)
+        batch = self.masker(blocks, tf.zeros_like(record_ids), record_ids, num_slots)
         features = {
             "token_ids": batch["token_ids"],
             "segment_ids": segment_ids,
@@ -143,7 +146,7 @@ class SpanBertMaskedLMPreprocessor(LengthOfPreset, keras_hub.models.MaskedLMPrep
         return keras.utils.pack_x_y_sample_weight(*outputs)
 
     def _draw(self, size: int) -> np.ndarray:
-        """Random numbers, int64 [size]."""
+        """Draws random numbers, int64 [size]."""
         return self._random.integers(np.iinfo("int64").max, size=size)
 
     def get_config(self) -> dict:
@@ -157,9 +160,9 @@ class SpanBertMaskedLMPreprocessor(LengthOfPreset, keras_hub.models.MaskedLMPrep
 def _blocks(
     token_ids: tf.Tensor, segment_ids: tf.Tensor, is_text: tf.Tensor, num_segments: int
 ) -> Blocks:
-    """Where each segment's text lies between the special tokens."""
+    """Returns the blocks of text between the special tokens of each row."""
     first = tf.reduce_sum(tf.cast(is_text & (segment_ids == 0), tf.int64), axis=1, keepdims=True)
-    first -= 2  # [CLS] and [SEP]
+    first -= 2  # without [CLS] and [SEP]
     one = tf.ones_like(first)
     if num_segments == 1:
         return Blocks(token_ids, one, first)

@@ -1,6 +1,6 @@
 """The model that is pre-trained: an encoder with the heads of its objectives.
 
-B examples, S positions, K prediction slots, H width, V vocabulary entries.
+Shapes: B rows, S positions, K prediction slots, H width.
 """
 
 import keras
@@ -17,7 +17,7 @@ _SLOT_INPUTS = {
     "masked_lm": ("mask_positions",),
     "span_boundary": ("span_left_positions", "span_right_positions", "span_offsets"),
 }
-# Objective: (labels, weights) in the batch.
+# The names of the labels and of the weights of each objective in a batch.
 _TARGETS = {
     "masked_lm": ("mask_ids", "mask_weights"),
     "span_boundary": ("mask_ids", "span_weights"),
@@ -31,22 +31,24 @@ class SpanBertPretrainer(  # type: ignore[misc]  # `save_to_preset` also needs t
 ):
     """An encoder with the heads of SpanBERT's objectives (SpanBERT, sections 3.1 to 3.3).
 
-    `fit` takes the batches of `spanbert_tf.data.pretraining_dataset` as they are: one dict of
-    features, of which the model picks its own by name. The loss is the mean over all masked
-    tokens of the global batch, plus the mean over all span boundary targets of the global batch
-    (plus that of next sentence prediction), whatever the number of replicas.
+    `fit` takes the batches of `spanbert_tf.data.pretraining_dataset`: one dict of features, from
+    which the model selects its inputs, labels and weights by name. The loss is the mean over all
+    masked tokens of the global batch, plus the mean over all its span boundary targets, plus the
+    mean loss of next sentence prediction if it is trained. It does not depend on the number of
+    replicas.
 
-    Reported as metrics, each as a mean over the targets of an epoch: `masked_lm_loss`,
-    `masked_lm_accuracy`, `span_boundary_loss`, `span_boundary_accuracy`, `next_sentence_loss`,
-    `next_sentence_accuracy`, and `loss`, the sum of the losses.
+    The metrics are means over the targets of an epoch: `masked_lm_loss`, `masked_lm_accuracy`,
+    `span_boundary_loss`, `span_boundary_accuracy`, `next_sentence_loss`, `next_sentence_accuracy`,
+    and `loss`, the sum of the losses.
 
     Args:
         backbone: a `SpanBertBackbone`.
-        preprocessor: must be `None`; the data set preprocesses.
+        preprocessor: must be `None`, because the batches are preprocessed.
         span_boundary: bool. Whether to train the span boundary objective.
-        next_sentence: bool. Whether to train next sentence prediction (records of pairs).
-        max_span_targets: int. Span boundary targets of a span; as in the data set's options.
-        span_position_dim: int. Width of the span boundary objective's position embeddings.
+        next_sentence: bool. Whether to train next sentence prediction, with records of pairs.
+        max_span_targets: int. Maximum number of span boundary targets of a span, as in the options
+            of the data set.
+        span_position_dim: int. Width of the position embeddings of the span boundary objective.
 
     Example:
     ```python
@@ -54,7 +56,7 @@ class SpanBertPretrainer(  # type: ignore[misc]  # `save_to_preset` also needs t
     model = spanbert_tf.models.SpanBertPretrainer(backbone)
     model.compile(optimizer=spanbert_tf.training.adamw(1e-4, warmup_steps=100, total_steps=1000))
     model.fit(dataset, steps_per_epoch=1000)
-    model.save_to_preset("preset", tokenizer=tokenizer)  # of a `SpanBertMaskedLM`
+    model.save_to_preset("preset", tokenizer=tokenizer)  # the preset of a `SpanBertMaskedLM`
     ```
     """
 
@@ -121,7 +123,7 @@ class SpanBertPretrainer(  # type: ignore[misc]  # `save_to_preset` also needs t
 
     @property
     def objectives(self) -> tuple[str, ...]:
-        """Names of the objectives that the model has heads of."""
+        """Names of the objectives for which the model has heads."""
         return tuple(self.output)
 
     def objective_sums(
@@ -131,9 +133,13 @@ class SpanBertPretrainer(  # type: ignore[misc]  # `save_to_preset` also needs t
         y: None = None,
         sample_weight: keras.KerasTensor | None = None,
     ) -> dict[str, ObjectiveSums]:
-        """Sums over the targets of a batch, for each objective, see `Objectives`.
+        """Computes the sums of each objective over a batch.
 
-        `y` must be `None`: labels are among the features.
+        Args:
+            x: a batch, with labels and weights.
+            outputs: the outputs of `call`.
+            y: must be `None`, because the labels are in `x`.
+            sample_weight: float [B]; 1 by default.
         """
         sums = {}
         for objective, values in outputs.items():
@@ -147,20 +153,24 @@ class SpanBertPretrainer(  # type: ignore[misc]  # `save_to_preset` also needs t
     def target_counts(
         self, x: dict, y: None = None, sample_weight: keras.KerasTensor | None = None
     ) -> dict[str, keras.KerasTensor]:
-        """How many targets each objective has in a batch, float32 []."""
-        weights = {name: self._targets(x, name, sample_weight)[1] for name in self.objectives}
-        return {name: ops.sum(are_targets(values)) for name, values in weights.items()}
+        """Counts the targets of each objective in a batch; float32 scalars."""
+        counts = {}
+        for objective in self.objectives:
+            _, weights = self._targets(x, objective, sample_weight)
+            counts[objective] = ops.sum(are_targets(weights))
+        return counts
 
     def _targets(
         self, batch: dict, objective: str, row_weights: keras.KerasTensor | None = None
     ) -> tuple[keras.KerasTensor, keras.KerasTensor]:
-        """Labels and float32 weights of an objective, both [B, K], or [B] for next sentences."""
+        """Returns labels and float32 weights of an objective: [B, K], or [B] for next sentences."""
         labels_name, weights_name = _TARGETS[objective]
         weights = ops.cast(batch[weights_name], "float32")
         if objective == "next_sentence":
-            # Every text has a masked token; the empty rows that fill a held-out batch up have none.
+            # Texts have masked tokens. Only the empty rows that fill a held-out batch have none.
             weights = ops.cast(ops.any(weights > 0, axis=1), "float32")
-        if objective == "span_boundary":  # a data set may allow a span more targets than this head
+        if objective == "span_boundary":
+            # The data set may have more targets of a span than this head has positions.
             weights *= ops.cast(batch["span_offsets"] < self.max_span_targets, "float32")
         if row_weights is not None:
             row_weights = ops.cast(row_weights, "float32")

@@ -1,6 +1,6 @@
 """The extractive question answerer.
 
-B rows, S positions, H width.
+Shapes: B rows, S positions, H width.
 """
 
 import keras
@@ -23,28 +23,28 @@ _SETTINGS = (
     "has_unanswerable",
     "null_threshold",
 )
-_NO_POSITION = -1e9  # in place of the logit of padding
+_PADDING_LOGIT = -1e9
 
 
 @keras.saving.register_keras_serializable(package="spanbert_tf")
 class SpanBertQuestionAnswerer(SpanBertTask, keras_hub.models.Task):
-    """Two linear classifiers over the encoder: where the answer starts, and where it ends.
+    """An encoder with two linear classifiers, for the start and the end of the answer.
 
-    A question without an answer starts and ends at [CLS], position 0 (SpanBERT, section 4.1). The
-    loss of a row is the mean of the two cross-entropies; `compile()` needs no other. With a
-    preprocessor `fit` takes questions, passages and answers as texts (see there), without one the
-    batches of `spanbert_tf.tasks.lookup.task_dataset`.
+    The answer of an unanswerable question starts and ends at [CLS], position 0 (SpanBERT, section
+    4.1). The loss of a row is the mean of the two cross-entropies; `compile()` needs no loss. With
+    a preprocessor, `fit` takes questions, passages and answers as texts, see the preprocessor.
+    Without one, it takes the batches of `spanbert_tf.tasks.lookup.task_dataset`.
 
     Args:
         backbone: a `SpanBertBackbone`.
-        preprocessor: a `SpanBertQuestionAnswererPreprocessor`, or `None` for rows that are packed
-            already.
-        max_answer_tokens: int. The longest answer that is predicted.
-        num_candidates: int. Possible answers that are kept for each question.
-        stride: int. Tokens from one window of a long passage to the next.
+        preprocessor: a `SpanBertQuestionAnswererPreprocessor`, or `None` if the inputs are packed
+            rows.
+        max_answer_tokens: int. Maximum number of tokens of a predicted answer.
+        num_candidates: int. Number of candidate answers to keep for each question.
+        stride: int. Number of tokens from the start of a window of a long passage to the next one.
         has_unanswerable: bool. Whether questions may have no answer (SQuAD 2.0).
-        null_threshold: float. How much better "no answer" must be than the best one to count;
-            `finetune` chooses it on the validation data.
+        null_threshold: float. "No answer" is predicted if its score exceeds that of the best answer
+            by more than this. `finetune` chooses it on the validation data.
 
     Returns:
         A dict of `start_logits` and `end_logits`, float32 [B, S]; those of padding are -1e9.
@@ -56,7 +56,7 @@ class SpanBertQuestionAnswerer(SpanBertTask, keras_hub.models.Task):
 
     answerer.compile()
     questions, passages = ["Who sat?", "Who ran?"], ["The cat sat.", "The dog sat."]
-    answerer.fit(x=(questions, passages), y=["The cat", ""])  # the second one has no answer
+    answerer.fit(x=(questions, passages), y=["The cat", ""])  # the second question has no answer
     ```
     """
 
@@ -95,8 +95,8 @@ class SpanBertQuestionAnswerer(SpanBertTask, keras_hub.models.Task):
         logits = ops.cast(self.span_classifiers(sequence_output), "float32")  # [B, S, 2]
         is_token = ops.cast(backbone.input["padding_mask"], "bool")
         outputs = {
-            name: ops.where(is_token, logits[:, :, number], _NO_POSITION)
-            for number, name in enumerate(("start_logits", "end_logits"))
+            "start_logits": ops.where(is_token, logits[:, :, 0], _PADDING_LOGIT),
+            "end_logits": ops.where(is_token, logits[:, :, 1], _PADDING_LOGIT),
         }
         super().__init__(inputs=backbone.input, outputs=outputs, **kwargs)
 
@@ -114,11 +114,11 @@ class SpanBertQuestionAnswerer(SpanBertTask, keras_hub.models.Task):
         y: dict,
         sample_weight: keras.KerasTensor | None = None,
     ) -> dict[str, ObjectiveSums]:
-        """Sums over the rows of a batch; an answer is right where both of its ends are.
+        """Computes the sums over the rows of a batch. An answer is right if both ends are.
 
         Args:
-            x: as for `call`; unused.
-            outputs: what `call` returned.
+            x: the inputs of `call`; unused.
+            outputs: the outputs of `call`.
             y: `start_positions` and `end_positions`, int [B].
             sample_weight: float [B]; 1 by default.
         """
@@ -136,7 +136,7 @@ class SpanBertQuestionAnswerer(SpanBertTask, keras_hub.models.Task):
     def _target_weights(
         self, y: dict, sample_weight: keras.KerasTensor | None
     ) -> keras.KerasTensor:
-        """Weights of the rows, float32 [B]."""
+        """Returns the weights of the rows, float32 [B]."""
         return weights_of(y["start_positions"], sample_weight)
 
     def get_config(self) -> dict:
@@ -144,7 +144,7 @@ class SpanBertQuestionAnswerer(SpanBertTask, keras_hub.models.Task):
 
 
 def _row_losses(y: dict, outputs: dict) -> keras.KerasTensor:
-    """The mean of the cross-entropies of start and end, float32 [B]."""
+    """Computes the mean of the cross-entropies of start and end, float32 [B]."""
     losses = [
         keras.losses.sparse_categorical_crossentropy(
             y[f"{end}_positions"], outputs[f"{end}_logits"], from_logits=True

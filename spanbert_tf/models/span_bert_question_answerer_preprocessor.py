@@ -1,6 +1,6 @@
 """Packs questions and passages for `SpanBertQuestionAnswerer`.
 
-B rows, S positions, T tokens of a passage.
+Shapes: B rows, S positions.
 """
 
 import keras
@@ -15,53 +15,53 @@ from spanbert_tf.models.span_bert_tokenizer import SpanBertTokenizer
 from spanbert_tf.text.positions import pair_positions
 from spanbert_tf.text.tokenization import WordPieceTokenizer
 
-_NONE = -1  # in place of a token
+_NONE = -1  # for an answer without tokens, or one that is not found
 
 
 @keras.saving.register_keras_serializable(package="spanbert_tf")
 class SpanBertQuestionAnswererPreprocessor(RowPreprocessor, keras_hub.models.Preprocessor):
-    """Packs one row a question: `[CLS] passage [SEP] question [SEP]` (SpanBERT, section 4.1).
+    """Packs one row for each question: `[CLS] passage [SEP] question [SEP]` (SpanBERT, 4.1).
 
-    What does not fit is cut off the passage; for passages of any length write records with
-    `spanbert-tf prepare squad`, whose windows slide.
+    A passage that does not fit is truncated. For long passages write records with
+    `spanbert-tf prepare squad`, which uses sliding windows.
 
     Args:
         tokenizer: a `SpanBertTokenizer`.
-        sequence_length: int. Positions of a packed row; a new preprocessor of a preset has the
-            length of the preset's own, or of its encoder.
-        question_first: bool. `[CLS] question [SEP] passage [SEP]`.
-        segment_aware: bool. Tell SegaBERT's positions as well; needs `question_first`.
+        sequence_length: int. Number of positions of a row; by default of `from_preset` that of the
+            preset's preprocessor, or the maximum of its encoder.
+        question_first: bool. Whether to pack `[CLS] question [SEP] passage [SEP]` instead.
+        segment_aware: bool. Whether to return SegaBERT's positions; needs `question_first`.
 
     Call arguments:
-        x: tuple of questions and passages, string tensors [B]; or of one of each, string [], whose
-            outputs have no dimension B.
-        y: the answers, to train: strings [B], which are looked for in the passages, the first
-            occurrence counts; or a tuple of such and of the characters where they begin, int [B];
-            or a dict, which is handed through. An empty string is no answer.
-        sample_weight: handed through.
+        x: tuple of questions and passages, string [B] each. A single question and passage, string
+            [], have outputs without the dimension B.
+        y: answers for training, string [B], whose first occurrence in the passage counts; or a
+            tuple of such answers and their first characters, int [B]; or a dict, which is returned
+            unchanged. An empty string means that there is no answer.
+        sample_weight: returned unchanged.
 
     Returns:
-        `x`, `(x, y)` or `(x, y, sample_weight)`, where `x` is a dict of `token_ids`, `segment_ids`
-        and `padding_mask`, and if `segment_aware` of `paragraph_indices`, `sentence_indices` and
-        `token_indices`, int32 [B, sequence_length]; and `y` of `start_positions` and
-        `end_positions`, int32 [B], the end inclusive. They are 0, [CLS], where there is no answer
-        or it does not stand in that place of the passage or in the row.
+        `x`, `(x, y)` or `(x, y, sample_weight)`. `x` is a dict of `token_ids`, `segment_ids` and
+        `padding_mask`, and with `segment_aware` of `paragraph_indices`, `sentence_indices` and
+        `token_indices`, int32 [B, S]. `y` is a dict of `start_positions` and `end_positions`, int32
+        [B]; the end is inclusive. Both are 0, the position of [CLS], if there is no answer, or if
+        the passage or the row does not contain it at this place.
 
     Raises:
-        ValueError: `segment_aware` without `question_first`; or `x` is no tuple of two.
+        ValueError: `segment_aware` without `question_first`, or `x` is no tuple of two.
 
     Example:
     ```python
     tokenizer = spanbert_tf.models.SpanBertTokenizer("records/vocab.txt", lowercase=True)
     preprocessor = spanbert_tf.models.SpanBertQuestionAnswererPreprocessor(tokenizer, 16)
     x, y = preprocessor(x=(["Who sat?"], ["The cat sat."]), y=["cat"])
-    y["start_positions"]  # [2], after [CLS] and `the`
+    y["start_positions"]  # [2]: `cat` follows [CLS] and `the`
     ```
     """
 
     backbone_cls = SpanBertBackbone
     tokenizer_cls = SpanBertTokenizer
-    _of_segment_aware = ("segment_aware", "question_first")
+    _segment_aware_arguments = ("segment_aware", "question_first")
 
     def __init__(
         self,
@@ -89,8 +89,9 @@ class SpanBertQuestionAnswererPreprocessor(RowPreprocessor, keras_hub.models.Pre
             max_question_tokens=self.sequence_length,
             question_first=self.question_first,
         )
-        with tf.init_scope():  # the first call may be in a graph, which the constants outlive
-            self._word_piece = WordPieceTokenizer.shared(  # with offsets, unlike the tokenizer
+        with tf.init_scope():  # the first call may be in a graph that the constants must outlive
+            # Unlike `self.tokenizer`, it returns the offsets of tokens.
+            self._word_piece = WordPieceTokenizer.shared(
                 self.tokenizer.get_vocabulary(), self.tokenizer.casing
             )
 
@@ -107,30 +108,34 @@ class SpanBertQuestionAnswererPreprocessor(RowPreprocessor, keras_hub.models.Pre
         has_answers = y is not None and not isinstance(y, dict)
         positions = None
         if self.segment_aware or has_answers:
-            (questions, question_starts, _), (passages, starts, ends) = (
-                self._word_piece.tokenize_with_offsets(text) for text in texts
-            )
+            tokenize = self._word_piece.tokenize_with_offsets
+            questions, question_starts, _ = tokenize(texts[0])
+            passages, starts, ends = tokenize(texts[1])
             if self.segment_aware:
                 positions = pair_positions(texts[0], texts[1], question_starts, starts)
         else:
-            questions, passages = map(self.tokenizer, texts)
+            questions = self.tokenizer(texts[0])
+            passages = self.tokenizer(texts[1])
         planned = self.packer.plan(questions, passages, positions)
         windows = planned.pack(planned.first_windows)
-        room = [[0, 0], [0, self.sequence_length - tf.shape(windows.token_ids)[1]]]
-        padding = {"token_ids": self.tokenizer.pad_token_id}
         features = {
-            name: tf.ensure_shape(
-                tf.pad(values, room, constant_values=padding.get(name, 0)),
-                [None, self.sequence_length],
-            )
+            name: self._pad(values, self.tokenizer.pad_token_id if name == "token_ids" else 0)
             for name, values in windows.features().items()
         }
         if has_answers:
             tokens = tokens_of_answers(texts[1], y, starts, ends)
             y = _positions_in_rows(*tokens, windows.passage_tokens)
         if is_unbatched:
-            features, y = of_one_text(features), of_one_text(y) if has_answers else y
+            features = of_one_text(features)
+            if has_answers:
+                y = of_one_text(y)
         return features, y
+
+    def _pad(self, values: tf.Tensor, filler: int) -> tf.Tensor:
+        """Pads rows, int32 [B, positions], to `sequence_length`."""
+        num_missing = self.sequence_length - tf.shape(values)[1]
+        padded = tf.pad(values, [[0, 0], [0, num_missing]], constant_values=filler)
+        return tf.ensure_shape(padded, [None, self.sequence_length])
 
     def get_config(self) -> dict:
         return {
@@ -144,15 +149,25 @@ class SpanBertQuestionAnswererPreprocessor(RowPreprocessor, keras_hub.models.Pre
 def _positions_in_rows(
     first: tf.Tensor, last: tf.Tensor, passage_tokens: tf.Tensor
 ) -> dict[str, tf.Tensor]:
-    """Positions of the tokens [B] in rows [B, S]; 0 for both where one is not there."""
-    is_token = [passage_tokens == token[:, tf.newaxis] for token in (first, last)]
-    is_inside = tf.reduce_all([tf.reduce_any(where, axis=1) for where in is_token], axis=0)
-    is_inside &= first >= 0
-    start, end = (
-        tf.where(is_inside, tf.argmax(tf.cast(where, tf.int32), axis=1, output_type=tf.int32), 0)
-        for where in is_token
-    )
-    return {"start_positions": start, "end_positions": end}
+    """Finds the positions of the first and the last tokens of answers.
+
+    Args:
+        first: index of the first token of each answer, int32 [B].
+        last: index of the last token of each answer, int32 [B].
+        passage_tokens: index of the passage's token at each position, int32 [B, S].
+
+    Returns:
+        `start_positions` and `end_positions`, int32 [B]; both are 0 if a row lacks one of them.
+    """
+    is_first = passage_tokens == first[:, tf.newaxis]  # [B, S]
+    is_last = passage_tokens == last[:, tf.newaxis]
+    is_inside = tf.reduce_any(is_first, axis=1) & tf.reduce_any(is_last, axis=1) & (first >= 0)
+
+    def position(is_token: tf.Tensor) -> tf.Tensor:
+        positions = tf.argmax(tf.cast(is_token, tf.int32), axis=1, output_type=tf.int32)
+        return tf.where(is_inside, positions, 0)
+
+    return {"start_positions": position(is_first), "end_positions": position(is_last)}
 
 
 def tokens_of_answers(
@@ -161,18 +176,18 @@ def tokens_of_answers(
     token_starts: tf.RaggedTensor,
     token_ends: tf.RaggedTensor,
 ) -> tuple[tf.Tensor, tf.Tensor]:
-    """The first and the last token of each answer.
+    """Finds the first and the last token of each answer.
 
     Args:
         passages: string [B], in UTF-8.
-        answers: string [B], whose first occurrences count; or a tuple of those and int [B], the
-            characters where they begin.
-        token_starts: int [B, tokens], first byte of each token of the passages.
-        token_ends: int [B, tokens], the byte after each token.
+        answers: string [B], whose first occurrence counts; or a tuple of answers and their first
+            characters, int [B].
+        token_starts: ragged int [B, tokens], first byte of each token of the passages.
+        token_ends: ragged int [B, tokens], the byte after each token.
 
     Returns:
-        int32 [B] each, the last one inclusive; -1 where the answer is empty, does not stand in the
-        passage, or covers no token.
+        The indices of the first and of the last token, int32 [B] each. They are -1 if the answer is
+        empty, not in the passage, or covers no token.
 
     Raises:
         ValueError: `answers` are not strings.
@@ -188,37 +203,41 @@ def tokens_of_answers(
         begins = tf.numpy_function(_find, [passages, texts], tf.int64, stateful=False)
         begins = tf.cast(tf.ensure_shape(begins, [None]), tf.int32)
     else:
-        begins = _byte_places(passages, texts, tf.cast(tf.reshape(characters, [-1]), tf.int32))
+        begins = _byte_offsets(passages, texts, tf.cast(tf.reshape(characters, [-1]), tf.int32))
     sizes = tf.strings.length(texts)
     is_there = (begins >= 0) & (sizes > 0)
-    starts, ends = (
-        tf.cast(values.to_tensor(values.dtype.max), tf.int64)  # [B, T], padding after all others
-        for values in (token_starts, token_ends)
-    )
+    starts = _padded_offsets(token_starts)
+    ends = _padded_offsets(token_ends)
     begin = tf.cast(begins, tf.int64)[:, tf.newaxis]
     stop = begin + tf.cast(sizes, tf.int64)[:, tf.newaxis]
-    # Tokens that end before the answer begins, and tokens that begin before it ends.
-    first = _count(ends <= begin)
-    last = _count(starts < stop) - 1
+    # Count the tokens that end before the answer starts, and those that start before it ends.
+    first = _count_true(ends <= begin)
+    last = _count_true(starts < stop) - 1
     is_there &= first <= last
     return tf.where(is_there, first, _NONE), tf.where(is_there, last, _NONE)
 
 
-def _count(flags: tf.Tensor) -> tf.Tensor:
+def _padded_offsets(offsets: tf.RaggedTensor) -> tf.Tensor:
+    """Converts ragged offsets of tokens to int64 [B, tokens]; padding comes after all tokens."""
+    return tf.cast(offsets.to_tensor(offsets.dtype.max), tf.int64)
+
+
+def _count_true(flags: tf.Tensor) -> tf.Tensor:
+    """Counts the true values of each row, int32 [B]."""
     return tf.reduce_sum(tf.cast(flags, tf.int32), axis=1)
 
 
 def _find(passages: np.ndarray, texts: np.ndarray) -> np.ndarray:
-    """The first byte of the first occurrence; -1 for none."""
+    """Returns the first byte of the first occurrence of each text, or -1."""
     pairs = zip(passages, texts, strict=True)
     return np.array([passage.find(text) for passage, text in pairs], np.int64)
 
 
-def _byte_places(passages: tf.Tensor, texts: tf.Tensor, characters: tf.Tensor) -> tf.Tensor:
-    """Bytes of characters of passages; -1 where the text does not stand there."""
+def _byte_offsets(passages: tf.Tensor, texts: tf.Tensor, characters: tf.Tensor) -> tf.Tensor:
+    """Converts the first characters of texts to bytes; -1 if the passage lacks the text there."""
     lengths = tf.strings.length(passages, unit="UTF8_CHAR")
     inside = tf.clip_by_value(characters, 0, lengths)
     before = tf.strings.substr(passages, tf.zeros_like(inside), inside, unit="UTF8_CHAR")
-    places = tf.strings.length(before)
-    found = tf.strings.substr(passages, places, tf.strings.length(texts))
-    return tf.where((found == texts) & (inside == characters), places, _NONE)
+    offsets = tf.strings.length(before)
+    found = tf.strings.substr(passages, offsets, tf.strings.length(texts))
+    return tf.where((found == texts) & (inside == characters), offsets, _NONE)

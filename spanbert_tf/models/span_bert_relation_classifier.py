@@ -1,6 +1,6 @@
 """The classifier of the relation between two entities of a text.
 
-B rows, H width, C relations.
+Shapes: B rows, C relations.
 """
 
 import keras
@@ -17,21 +17,22 @@ from spanbert_tf.models.span_bert_relation_classifier_preprocessor import (
 class SpanBertRelationClassifier(LabelClassifier, keras_hub.models.Task):
     """An encoder with a linear classifier over the pooled [CLS] (SpanBERT, section 4.1, TACRED).
 
-    Rows whose label is negative are not trained. `compile()` needs no loss.
+    Rows with a negative label are not trained. `compile()` needs no loss.
 
     Args:
         backbone: a `SpanBertBackbone`.
-        labels: names of the relations, the one of none first, such as `no_relation`.
-        preprocessor: a `SpanBertRelationClassifierPreprocessor`, or `None` for rows that are packed
-            already.
-        dropout: float. Rate before the classifier.
+        labels: names of the relations. The first one means that there is no relation, such as
+            `no_relation`.
+        preprocessor: a `SpanBertRelationClassifierPreprocessor`, or `None` if the inputs are packed
+            rows.
+        dropout: float. Dropout rate before the classifier.
 
     Returns:
         Logits, [B, C].
 
     Raises:
-        ValueError: no label, or one twice; or a preprocessor is given, and the backbone reads
-            SegaBERT's positions.
+        ValueError: there are no labels or equal ones; or there is a preprocessor, and the backbone
+            has SegaBERT's positions.
 
     Example:
     ```python

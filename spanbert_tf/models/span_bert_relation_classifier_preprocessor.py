@@ -1,6 +1,6 @@
 """Packs texts with two marked entities for `SpanBertRelationClassifier`.
 
-B texts, S positions.
+Shapes: B texts, S positions.
 """
 
 from collections.abc import Mapping
@@ -22,30 +22,30 @@ _NEEDED = ("text", "subject", "object")
 class SpanBertRelationClassifierPreprocessor(RowPreprocessor, keras_hub.models.Preprocessor):
     """Packs `[CLS] before SUBJ=TYPE between OBJ=TYPE after [SEP]` (SpanBERT, section 4.1).
 
-    See `RelationPacker` for what is cut off.
+    Long texts are truncated as `RelationPacker` describes.
 
     Args:
         tokenizer: a `SpanBertTokenizer`.
-        sequence_length: int. Positions of a packed row; a new preprocessor of a preset has the
-            length of the preset's own, or of its encoder.
-        markers: dict. Which entry of the vocabulary stands for which role and type, as
-            `make_markers` maps them; by default, one for each role, whatever the type.
-        entities: `"masked"`: markers in place of the entities, or `"text"`: around their words.
+        sequence_length: int. Number of positions of a row; by default of `from_preset` that of the
+            preset's preprocessor, or the maximum of its encoder.
+        markers: dict. Maps roles and types of entities to entries of the vocabulary, like the
+            result of `make_markers`. By default there is one marker for each role.
+        entities: `"masked"` puts markers in place of the entities, `"text"` around their words.
 
     Call arguments:
-        x: dict of `text`, string [B]; `subject` and `object`, int [B, 2], the first character and
-            the one after the last; and `subject_type` and `object_type`, string [B], empty by
-            default. Or of one text, all without the dimension B, which the outputs lack then, too.
-        y: classes, int [B]; handed through.
-        sample_weight: handed through.
+        x: dict of `text`, string [B]; `subject` and `object`, int [B, 2], the first character of
+            the entity and the character after its last one; and `subject_type` and `object_type`,
+            string [B], empty by default. If all lack the dimension B, the outputs lack it, too.
+        y: classes, int [B]; returned unchanged.
+        sample_weight: returned unchanged.
 
     Returns:
-        `x`, `(x, y)` or `(x, y, sample_weight)`, where `x` is a dict of `token_ids`, `segment_ids`
-        and `padding_mask`, int32 [B, S].
+        `x`, `(x, y)` or `(x, y, sample_weight)`. `x` is a dict of `token_ids`, `segment_ids` and
+        `padding_mask`, int32 [B, S].
 
     Raises:
         BadInputError: the vocabulary has too few entries `[unusedN]`.
-        ValueError: `x` is no dict, or lacks a text or an entity.
+        ValueError: `x` is no dict, or lacks the text or an entity.
     """
 
     backbone_cls = SpanBertBackbone
@@ -66,7 +66,7 @@ class SpanBertRelationClassifierPreprocessor(RowPreprocessor, keras_hub.models.P
         self.entities = entities
 
     def build(self, input_shape: tuple) -> None:
-        with tf.init_scope():  # the first call may be in a graph, which the constants outlive
+        with tf.init_scope():  # the first call may be in a graph that the constants must outlive
             self.packer = RelationPacker(
                 self.tokenizer.get_vocabulary(),
                 self.tokenizer.casing,
@@ -91,7 +91,9 @@ class SpanBertRelationClassifierPreprocessor(RowPreprocessor, keras_hub.models.P
             "segment_ids": tf.zeros_like(token_ids),
             "padding_mask": tf.ones_like(rows).to_tensor(shape=shape),
         }  # [B, S]
-        return of_one_text(features) if is_unbatched else features, y
+        if is_unbatched:
+            features = of_one_text(features)
+        return features, y
 
     def get_config(self) -> dict:
         config = super().get_config()

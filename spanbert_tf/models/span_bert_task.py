@@ -1,4 +1,4 @@
-"""What all task classes share: objectives, how they are compiled, the step, the head, presets."""
+"""The base class of all tasks, which trains them by their own objectives."""
 
 import warnings
 from collections.abc import Callable
@@ -18,16 +18,16 @@ except ModuleNotFoundError as error:
         raise
 
     class TextBatches:  # type: ignore[no-redef]
-        """Without TensorFlow nothing here reads text."""
+        """Stands in for the class of this name: without TensorFlow no model reads text."""
 
 
 class DenseHead(NamedTuple):
-    """A head that is one dense layer, and what other projects call it.
+    """The names of a head that is one dense layer, here and in other projects.
 
     Attributes:
-        layer: attribute of the model that holds the layer.
-        transformers_name: name of the layer in the model class of `transformers`.
-        peft_task: the task type in the `adapter_config.json` of `peft`.
+        layer: name of the model's attribute with the layer.
+        transformers_name: name of the layer in the model of `transformers`.
+        peft_task: type of the task in the `adapter_config.json` of `peft`.
     """
 
     layer: str
@@ -36,25 +36,26 @@ class DenseHead(NamedTuple):
 
 
 class SpanBertTask(TextBatches, Objectives, TrainStep, TaskPresets):
-    """Base of the tasks on a `SpanBertBackbone`; name it before KerasHub's class.
+    """Base class of the tasks on a `SpanBertBackbone`; name it before KerasHub's class.
 
-    A task that does not read the pooler leaves it out of what it trains, and out of its
-    optimizer; the backbone itself, which other tasks may share, stays as it is.
+    A task that does not read the pooler neither trains it nor has it in its optimizer. The
+    backbone, which other tasks may share, is not changed by this.
 
     Attributes:
-        loaded_from: the preset that a command loaded the model from.
-        is_head_trained: whether the head was trained, now or before it was saved. `fit` sets it,
-            and files of weights store it; if you set weights by hand, set it, too.
-        checkpoint_part: the part of a `conversion.checkpoint.Checkpoint` that is the head of such a
-            task; empty where no other project has such a head.
-        dense_head: what other projects call the head, where it is one dense layer.
+        loaded_from: preset from which a command loaded the model.
+        is_head_trained: whether the head was ever trained. `fit` sets it, and files of weights
+            store it. If you assign weights yourself, set it, too.
+        checkpoint_part: name of the part of a `conversion.checkpoint.Checkpoint` with the head;
+            empty if no other project has such a head.
+        dense_head: names of the head, if it is one dense layer.
+        accepts_loss: whether `compile` takes a Keras loss, which fits the outputs and labels.
     """
 
     checkpoint_part: ClassVar[str] = ""
     dense_head: ClassVar[DenseHead | None] = None
     loaded_from: PresetFiles | None = None
-    accepts_loss = False  # whether outputs and labels are such as a Keras loss takes
-    _has_warned = False  # of a new head
+    accepts_loss = False
+    _has_warned = False  # whether `NewHeadWarning` was given
     _learning_rate = 3e-5
     _reads_pooler = False
     _frozen: frozenset[int] = frozenset()  # ids of the variables that are frozen, on TensorFlow
@@ -74,13 +75,14 @@ class SpanBertTask(TextBatches, Objectives, TrainStep, TaskPresets):
 
         Args:
             optimizer: `"auto"` (Adam), a name, or a `keras.Optimizer`.
-            loss: `"auto"` or `None`: the model's own, a mean over the targets of the global batch.
-                With another one, where the class takes it, Keras' own step trains.
+            loss: `"auto"` or `None` for the loss of the model's objectives, a mean over the targets
+                of the global batch. If `accepts_loss`, another loss is possible, and Keras' own
+                step trains the model.
             **kwargs: as for `keras.Model.compile`, and `accumulation_steps`, see `TrainStep`.
 
         Raises:
-            ValueError: another loss, and the model is trained by its own alone; or fewer than one
-                micro-batch.
+            ValueError: a loss is given, and the model takes none; or `accumulation_steps` is less
+                than 1.
         """
         is_own = loss is None or (isinstance(loss, str) and loss == "auto")
         if not (is_own or self.accepts_loss):
@@ -94,19 +96,21 @@ class SpanBertTask(TextBatches, Objectives, TrainStep, TaskPresets):
         if not isinstance(accumulation_steps, int) or accumulation_steps < 1:
             raise ValueError(f"accumulation_steps must be 1 or more: {accumulation_steps!r}")
         if getattr(optimizer, "dynamic_loss_scale", False):
-            kwargs["auto_scale_loss"] = False  # Keras' own beside it would divide a second time
-        # Keras 3.15 would keep those of a former call, such as that of KerasHub's constructor.
-        self._compile_loss = self._compile_metrics = self._objective_metrics = None
+            kwargs["auto_scale_loss"] = False  # Keras would scale the loss a second time
+        # Keras 3.15 would keep the values of an earlier call, such as that of the constructor.
+        self._compile_loss = None
+        self._compile_metrics = None
+        self._objective_metrics = None
         super().compile(optimizer=optimizer, loss=None if is_own else loss, **kwargs)
         if is_own:
-            # KerasHub's default metric is an accuracy, too; one of the two is enough.
+            # KerasHub's default metric may be an accuracy already.
             kinds = [kwargs.get(name, "auto") for name in ("metrics", "weighted_metrics")]
             are_default = all(isinstance(kind, str) and kind == "auto" for kind in kinds)
             has_accuracy_of_keras = are_default and self._compile_metrics is not None
             has_accuracy = self.has_accuracy and not has_accuracy_of_keras
             self._objective_metrics = ObjectiveMetrics(self.objectives, has_accuracy)
 
-    # Keras' own steps call the next two: with a loss given to `compile`, and on other backends.
+    # Keras' own steps call the next two methods: if `compile` got a loss, and on other backends.
     def compute_loss(
         self,
         x: Any = None,
@@ -115,7 +119,7 @@ class SpanBertTask(TextBatches, Objectives, TrainStep, TaskPresets):
         sample_weight: keras.KerasTensor | None = None,
         training: bool = True,
     ) -> keras.KerasTensor:
-        """Computes the loss of a batch from the model's outputs, as `loss_of` does in training."""
+        """Computes the loss of a batch from the outputs of the model, like `loss_of`."""
         if self._compile_loss is not None:
             return super().compute_loss(x, y, y_pred, sample_weight, training)
         loss = mean_loss(self.objective_sums(x, y_pred, y, sample_weight))
@@ -127,7 +131,7 @@ class SpanBertTask(TextBatches, Objectives, TrainStep, TaskPresets):
     def compute_metrics(
         self, x: dict, y: Any, y_pred: Any, sample_weight: keras.KerasTensor | None = None
     ) -> dict[str, keras.KerasTensor]:
-        """Updates the metrics with a batch and returns all of them."""
+        """Updates the metrics with a batch, and returns their values."""
         if self._objective_metrics is not None:
             sums = self.objective_sums(x, y_pred, y, sample_weight)
             self._objective_metrics.update(sums, self.further_loss())
@@ -135,10 +139,10 @@ class SpanBertTask(TextBatches, Objectives, TrainStep, TaskPresets):
         return super().compute_metrics(x, y, y_pred, sample_weight)
 
     def predict(self, x: Any = None, batch_size: int | None = None, **kwargs) -> Any:
-        """The outputs for inputs, as `keras.Model.predict`; warns once of a new head.
+        """Returns the outputs for inputs, as `keras.Model.predict`; warns once if the head is new.
 
         Args:
-            x: texts, or what else the preprocessor takes; or a data set.
+            x: texts or other inputs of the preprocessor, or a data set.
             batch_size: number of rows of a batch, where `x` is no data set; 32 by default.
             **kwargs: as for `keras.Model.predict`.
         """
@@ -146,13 +150,13 @@ class SpanBertTask(TextBatches, Objectives, TrainStep, TaskPresets):
         return super().predict(x, batch_size, **kwargs)
 
     def predict_on_batch(self, x: Any, **kwargs) -> Any:
-        """The outputs for a batch, as `keras.Model.predict_on_batch`; warns as `predict`."""
+        """Returns the outputs for a batch; warns like `predict`."""
         self._warn_of_new_head()
         return super().predict_on_batch(x, **kwargs)
 
     def _warn_of_new_head(self) -> None:
-        # Outputs of a new head look like any others, and mean nothing. Commands and predictors
-        # refuse it; programs may want its outputs, as KerasHub's own tests do.
+        # The outputs of a new head are meaningless. Commands and predictors refuse it, but programs
+        # may want its outputs, as KerasHub's own tests do.
         if self.is_head_trained or self._has_warned:
             return
         self._has_warned = True
@@ -165,18 +169,20 @@ class SpanBertTask(TextBatches, Objectives, TrainStep, TaskPresets):
         )
 
     def make_train_function(self, force: bool = False) -> Callable[..., Any]:
-        """As in Keras; from now on the head counts as trained."""
+        """Makes the function of a step, as in Keras; from now on the head counts as trained."""
         self.is_head_trained = True
         return super().make_train_function(force)
 
     def get_compile_config(self) -> dict:
-        """As in Keras; empty where the optimizer has groups of variables, which no file holds."""
-        return {} if getattr(self.optimizer, "groups", ()) else super().get_compile_config()
+        """Returns the arguments of `compile`; empty if the optimizer has groups of variables."""
+        if getattr(self.optimizer, "groups", ()):
+            return {}
+        return super().get_compile_config()
 
-    # A pooler that is not read has gradients of 0 on JAX, and weight decay would change it.
+    # On JAX, an unused pooler has gradients of 0, and weight decay would change it.
     @property
     def trainable_variables(self) -> list[keras.Variable]:
-        """The variables that are trained: without frozen ones, and without a pooler not read."""
+        """The trained variables, without frozen ones and without the pooler if it is not read."""
         trained = super().trainable_variables
         if self.backbone is None:
             return trained
@@ -185,16 +191,16 @@ class SpanBertTask(TextBatches, Objectives, TrainStep, TaskPresets):
             left_out.update(id(variable) for variable in self.backbone.pooled_dense.variables)
         return [variable for variable in trained if id(variable) not in left_out]
 
-    trainable_weights = trainable_variables  # states of metrics and seeds are never among them
+    trainable_weights = trainable_variables  # neither includes states of metrics and seeds
 
     @property
     def non_trainable_variables(self) -> list[keras.Variable]:
-        """All others."""
+        """The variables that are not trained."""
         trained = {id(variable) for variable in self.trainable_variables}
         return [variable for variable in self.variables if id(variable) not in trained]
 
     @property
     def non_trainable_weights(self) -> list[keras.Variable]:
-        """All others but states of metrics and seeds."""
+        """The weights that are not trained, without states of metrics and seeds."""
         trained = {id(weight) for weight in self.trainable_weights}
         return [weight for weight in self.weights if id(weight) not in trained]

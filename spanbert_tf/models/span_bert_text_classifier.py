@@ -1,6 +1,6 @@
 """The classifier of texts and pairs of texts, for tasks such as GLUE's.
 
-B rows, C classes.
+Shapes: B rows, S positions, H width, C classes.
 """
 
 import os
@@ -28,31 +28,31 @@ POOLINGS = ("pooler", "cls", "mean")
 class SpanBertTextClassifier(NamedClasses, SpanBertTask, keras_hub.models.TextClassifier):
     """An encoder with a linear classifier over the pooled [CLS] (SpanBERT, section 4.1, GLUE).
 
-    With one class it is a regression: its output is the number, in float32 whatever the precision.
+    With one class it is a regression, whose output is a number in float32.
 
-    `from_preset(preset, num_classes=…)`, or `labels=…`, puts a new classifier on the encoder of any
-    preset of this project; only one that was saved from a classifier needs neither. As many
-    `labels` as that has rename its classes; with another `pooling` than that has the classifier is
-    new.
+    `from_preset` loads a text classifier without further arguments. With `num_classes` or `labels`,
+    it puts a new classifier on the encoder of any preset of this project. If a saved classifier has
+    the same number of classes, `labels` only renames its classes. A classifier with another
+    `pooling` than the saved one is new.
 
     Args:
         backbone: a `SpanBertBackbone`.
-        num_classes: int. Number of classes, C; 1 for a regression. That of `labels` by default.
-        preprocessor: a `SpanBertTextClassifierPreprocessor`, or `None` for rows that are packed
-            already.
+        num_classes: int. Number of classes, C; 1 for a regression. By default the number of
+            `labels`.
+        preprocessor: a `SpanBertTextClassifierPreprocessor`, or `None` if the inputs are packed
+            rows.
         activation: activation of the logits; the identity by default.
-        dropout: float. Rate before the classifier.
-        labels: names of the classes in the order of their numbers, of a regression the name of
-            its number; `LABEL_0` and so on by default.
-        pooling: what the classifier reads. `"pooler"`: BERT's pooler, a dense layer over [CLS];
-            `"cls"`: the encoder's output for [CLS]; `"mean"`: the mean of its outputs for all
-            tokens, special ones counted. The latter two are for encoders whose pooler nothing has
-            trained, such as sentence encoders.
+        dropout: float. Dropout rate before the classifier.
+        labels: names of the classes in the order of their numbers; of a regression, the name of the
+            number. By default `LABEL_0` and so on.
+        pooling: input of the classifier. `"pooler"`: BERT's pooler, a dense layer over [CLS];
+            `"cls"`: the output of the encoder for [CLS]; `"mean"`: the mean of its outputs for all
+            tokens, including special tokens. The latter two suit encoders with an untrained pooler,
+            such as sentence encoders.
 
     Raises:
-        ValueError: there is no such pooling; `labels` are not `num_classes` different names, or
-            neither is given; or one of backbone and preprocessor has SegaBERT's positions and the
-            other has not.
+        ValueError: `pooling` is unknown; `labels` are not `num_classes` different names, or neither
+            is given; or only one of backbone and preprocessor has SegaBERT's positions.
 
     Example:
     ```python
@@ -121,12 +121,12 @@ class SpanBertTextClassifier(NamedClasses, SpanBertTask, keras_hub.models.TextCl
     def from_preset(
         cls, preset: str | os.PathLike | PresetFiles, load_weights: bool = True, **kwargs
     ) -> "SpanBertTextClassifier":
-        """Loads a preset; with `num_classes` or other labels with a new classifier.
+        """Loads a preset, with a new classifier where the class docstring says so.
 
         Args:
-            preset: directory, another name that KerasHub knows, or a preset.
-            load_weights: whether to load weights; all are random otherwise.
-            **kwargs: arguments of the class and of its backbone, in place of the preset's.
+            preset: a directory, another name that KerasHub knows, or a preset.
+            load_weights: whether to load weights; otherwise all weights are random.
+            **kwargs: arguments of the class and of its backbone that override the preset's.
         """
         preset = PresetFiles.of(preset)
         saved = _saved_arguments(preset)
@@ -140,15 +140,16 @@ class SpanBertTextClassifier(NamedClasses, SpanBertTask, keras_hub.models.TextCl
         saved_pooling = saved.get("pooling", "pooler")
         is_other_pooling = kwargs.get("pooling", saved_pooling) != saved_pooling
         if is_other_pooling and "num_classes" in saved and "num_classes" not in kwargs:
-            kwargs["num_classes"] = saved["num_classes"]  # so the classifier is a new one
+            kwargs["num_classes"] = saved["num_classes"]  # makes the classifier a new one
             kwargs.setdefault("labels", saved.get("labels"))
         return super().from_preset(preset, load_weights=load_weights, **kwargs)
 
     @classmethod
     def from_config(cls, config: dict) -> "SpanBertTextClassifier":
-        """A classifier as `get_config` describes it; `labels` must be `num_classes`, or are new.
+        """Creates a classifier from a configuration.
 
-        (KerasHub's `TextClassifier.from_preset` puts its `num_classes` beside the preset's labels.)
+        Labels whose number differs from `num_classes` are ignored: KerasHub's `from_preset` adds
+        the argument `num_classes` to a configuration with the preset's labels.
         """
         labels = config.get("labels")
         if labels is not None and config.get("num_classes") not in (None, len(labels)):
@@ -160,19 +161,20 @@ class SpanBertTextClassifier(NamedClasses, SpanBertTask, keras_hub.models.TextCl
 
         Args:
             *args: as for `keras_hub.models.TextClassifier.compile`.
-            **kwargs: as well; a regression has no metric besides its loss by default.
+            **kwargs: as for `keras_hub.models.TextClassifier.compile`. By default, a regression has
+                no metric besides its loss.
         """
         if self.is_regression and kwargs.get("metrics", "auto") == "auto":
             kwargs["metrics"] = None
         super().compile(*args, **kwargs)
 
     def train_on_batch(self, x: Any, *args: Any, **kwargs) -> Any:
-        """One step, as `keras.Model.train_on_batch`."""
+        """Trains on one batch, as `keras.Model.train_on_batch`."""
         self._note_inputs(x)
         return super().train_on_batch(x, *args, **kwargs)
 
     def _note_inputs(self, x: Any) -> None:
-        """Predictors and exports take pairs where the model was trained on pairs."""
+        """Records in the preprocessor whether the model is trained on pairs."""
         if isinstance(self.preprocessor, SpanBertTextClassifierPreprocessor):
             self.preprocessor.is_pair = isinstance(x, tuple) and len(x) == 2
 
@@ -183,18 +185,19 @@ class SpanBertTextClassifier(NamedClasses, SpanBertTask, keras_hub.models.TextCl
         y: keras.KerasTensor,
         sample_weight: keras.KerasTensor | None = None,
     ) -> dict[str, ObjectiveSums]:
-        """Sums over the rows of a batch.
+        """Computes the sums over the rows of a batch.
 
         Args:
-            x: as for `call`; unused.
-            outputs: what `call` returned.
-            y: classes, int [B]; of a regression numbers, float [B].
+            x: the inputs of `call`; unused.
+            outputs: the outputs of `call`.
+            y: classes, int [B]; for a regression, numbers, float [B].
             sample_weight: float [B]; 1 by default.
         """
         if self.is_regression:
-            numbers, found = (ops.reshape(ops.cast(v, "float32"), (-1,)) for v in (y, outputs))
+            numbers = ops.reshape(ops.cast(y, "float32"), (-1,))
+            predicted = ops.reshape(ops.cast(outputs, "float32"), (-1,))
             weights = self._target_weights(numbers, sample_weight)
-            sums = ObjectiveSums.of(ops.square(found - numbers), None, weights)
+            sums = ObjectiveSums.of(ops.square(predicted - numbers), None, weights)
         else:
             is_linear = self.output_dense.activation == keras.activations.linear
             sums = crossentropy_sums(y, outputs, sample_weight, from_logits=is_linear)
@@ -212,7 +215,7 @@ class SpanBertTextClassifier(NamedClasses, SpanBertTask, keras_hub.models.TextCl
 
 
 def _checked_labels(num_classes: int | None, labels: Sequence[str] | None) -> list[str]:
-    """The names of the classes; raises `ValueError` where neither of the two is given."""
+    """Returns the names of the classes; raises `ValueError` if neither argument is given."""
     if labels is not None:
         return checked_labels(labels, num_classes)
     if num_classes is None:
@@ -221,13 +224,13 @@ def _checked_labels(num_classes: int | None, labels: Sequence[str] | None) -> li
 
 
 def _saved_arguments(preset: PresetFiles) -> dict[str, Any]:
-    """The arguments of the text classifier that a preset holds; empty if it holds none."""
+    """Returns the arguments of a preset's text classifier; an empty dict if it has none."""
     is_classifier = preset.head_class == SpanBertTextClassifier.__name__
     return preset.arguments(TASK_CONFIG) if is_classifier else {}
 
 
 def _mean(states: keras.KerasTensor, padding_mask: keras.KerasTensor) -> keras.KerasTensor:
-    """The mean of the tokens' states [B, S, H] without padding, [B, H]; summed in float32."""
+    """Computes the mean of states [B, S, H] over all tokens without padding: float32 [B, H]."""
     is_token = ops.expand_dims(ops.cast(padding_mask, "float32"), axis=-1)  # [B, S, 1]
     total = ops.sum(ops.cast(states, "float32") * is_token, axis=1)
     return total / ops.maximum(ops.sum(is_token, axis=1), 1.0)

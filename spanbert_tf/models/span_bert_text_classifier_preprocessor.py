@@ -1,6 +1,6 @@
-"""Packs texts, or pairs of texts, for `SpanBertTextClassifier`.
+"""Packs texts or pairs of texts for `SpanBertTextClassifier`.
 
-B rows.
+Shapes: B texts, S positions.
 """
 
 import keras
@@ -15,27 +15,27 @@ from spanbert_tf.models.span_bert_tokenizer import SpanBertTokenizer
 class SpanBertTextClassifierPreprocessor(
     TextRowPreprocessor, keras_hub.models.TextClassifierPreprocessor
 ):
-    """Tokenizes and packs: `[CLS] text [SEP]`, or `[CLS] first [SEP] second [SEP]`.
+    """Tokenizes and packs rows `[CLS] text [SEP]` or `[CLS] first [SEP] second [SEP]`.
 
     Args:
         tokenizer: a `SpanBertTokenizer`.
-        sequence_length: int. Positions of a packed row; a new preprocessor of a preset has the
-            length of the preset's own, or of its encoder.
-        truncate: string. How pairs are cut to fit: `"round_robin"`: the longer text first;
-            `"waterfall"`: the second.
-        segment_aware: bool. Tell SegaBERT's positions as well: each text is one paragraph of one
-            sentence (`spanbert_tf.data.text_rows`).
-        is_pair: bool. Whether predictors and exports take pairs of texts; `fit` of the classifier
-            sets it by what it is given. (Calls take both.)
+        sequence_length: int. Number of positions of a row; by default of `from_preset` that of the
+            preset's preprocessor, or the maximum of its encoder.
+        truncate: string. How pairs are truncated. `"round_robin"` shortens the longer text first,
+            `"waterfall"` the second one.
+        segment_aware: bool. Whether to return SegaBERT's positions. Each text is one paragraph of
+            one sentence (`spanbert_tf.data.text_rows`).
+        is_pair: bool. Whether predictors and exports take pairs of texts. `fit` of the classifier
+            sets it according to its inputs. Calls take both.
 
     Call arguments:
-        x: string, strings [B], or a tuple of two such for pairs, of which the second may be empty.
-        y, sample_weight: handed through.
+        x: a string, string [B], or a tuple of two for pairs. The second text may be empty.
+        y, sample_weight: returned unchanged.
 
     Returns:
-        `x`, `(x, y)` or `(x, y, sample_weight)`, where `x` is a dict of `token_ids`, `segment_ids`
-        and `padding_mask`, and if `segment_aware` of `paragraph_indices`, `sentence_indices` and
-        `token_indices`, int32 [B, sequence_length].
+        `x`, `(x, y)` or `(x, y, sample_weight)`. `x` is a dict of `token_ids`, `segment_ids` and
+        `padding_mask`, and with `segment_aware` of `paragraph_indices`, `sentence_indices` and
+        `token_indices`, int32 [B, S].
 
     Example:
     ```python

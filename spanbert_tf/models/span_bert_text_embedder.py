@@ -1,6 +1,6 @@
-"""The embedder of texts, a vector for each.
+"""The embedder, which computes a vector for each text.
 
-B rows, S positions, H width.
+Shapes: B rows, S positions, H width.
 """
 
 import keras
@@ -19,23 +19,22 @@ POOLING_MODES = ("mean", "max", "cls")
 class SpanBertTextEmbedder(
     TextBatches, SavesWithoutMixedPrecision, LoadsPresets, keras_hub.models.BertTextEmbedder
 ):
-    """An encoder, and the mean of what it computes for the tokens of a text.
+    """An encoder whose outputs for the tokens of a text are pooled to one vector.
 
-    An encoder that was pre-trained to predict spans is no sentence encoder: its vectors are all
-    alike until it is fine-tuned with a loss on pairs of texts (Reimers and Gurevych, 2019), which
+    An encoder that was only pre-trained to predict spans computes similar vectors for all texts.
+    Train it first with a loss on pairs of texts (Reimers and Gurevych, 2019), which
     `compile(loss=…)` takes.
 
     Args:
         backbone: a `SpanBertBackbone`.
-        preprocessor: a `SpanBertTextEmbedderPreprocessor`, or `None` for rows that are packed
-            already.
-        pooling_mode: string. `"mean"` of all tokens, special ones counted, their `"max"`, or that
-            of `"cls"`.
-        normalize: bool. Whether a vector has length 1.
+        preprocessor: a `SpanBertTextEmbedderPreprocessor`, or `None` if the inputs are packed rows.
+        pooling_mode: string. `"mean"` or `"max"` over all tokens, including special tokens, or
+            `"cls"` for the output of [CLS].
+        normalize: bool. Whether to normalize vectors to length 1.
 
     Raises:
-        ValueError: one of backbone and preprocessor has SegaBERT's positions and the other has not,
-            or there is no such mode.
+        ValueError: only one of backbone and preprocessor has SegaBERT's positions, or
+            `pooling_mode` is unknown.
 
     Example:
     ```python
@@ -70,7 +69,7 @@ class SpanBertTextEmbedder(
 
         # === Functional Model ===
         states = backbone(backbone.input)["sequence_output"]  # [B, S, H]
-        # Not its own class's, which leaves no way to pool states that are there already.
+        # Not the constructor of `BertTextEmbedder`, which pools in itself: `pool` would be unused.
         keras_hub.models.TextEmbedder.__init__(
             self,
             inputs=backbone.input,
@@ -79,11 +78,11 @@ class SpanBertTextEmbedder(
         )
 
     def pool(self, states: keras.KerasTensor, padding_mask: keras.KerasTensor) -> keras.KerasTensor:
-        """The vectors of texts, [B, H].
+        """Computes the vectors of texts, [B, H].
 
         Args:
-            states: what the encoder computed, [B, S, H].
-            padding_mask: int [B, S], 1 where there is a token.
+            states: the outputs of the encoder, [B, S, H].
+            padding_mask: int [B, S]; 1 for tokens, 0 for padding.
         """
         if self.pooling_mode == "cls":
             pooled = states[:, 0]

@@ -12,18 +12,17 @@ from spanbert_tf.models.span_bert_tokenizer import SpanBertTokenizer
 class SpanBertTextEmbedderPreprocessor(
     TextRowPreprocessor, keras_hub.models.TextEmbedderPreprocessor
 ):
-    """Tokenizes and packs: `[CLS] text [SEP]`, or `[CLS] first [SEP] second [SEP]`.
+    """Tokenizes and packs rows `[CLS] text [SEP]` or `[CLS] first [SEP] second [SEP]`.
 
     Args:
         tokenizer: a `SpanBertTokenizer`.
-        sequence_length: int. Positions of a packed row; a new preprocessor of a preset has the
-            length of the preset's own, or of its encoder.
-        truncate: string. As for `SpanBertTextClassifierPreprocessor`, as what follows.
-        segment_aware: bool.
+        sequence_length: int. As for `SpanBertTextClassifierPreprocessor`.
+        truncate: string. As for `SpanBertTextClassifierPreprocessor`.
+        segment_aware: bool. As for `SpanBertTextClassifierPreprocessor`.
 
     Call arguments:
-        x: string, strings [B], or a tuple of two such for pairs.
-        y, sample_weight: handed through.
+        x: a string, string [B], or a tuple of two for pairs.
+        y, sample_weight: returned unchanged.
 
     Returns:
         As `SpanBertTextClassifierPreprocessor`.

@@ -1,6 +1,6 @@
-"""The classifier of tokens, for named entities and the like.
+"""The classifier of tokens, for tasks such as named entity recognition.
 
-B rows, S positions, H width, C labels.
+Shapes: B rows, S positions, C classes.
 """
 
 from collections.abc import Sequence
@@ -25,27 +25,27 @@ AggregationStrategy = Literal["simple", "first", "word"]
 class SpanBertTokenClassifier(LabelClassifier, keras_hub.models.Task):
     """An encoder with a linear classifier over each token (Devlin et al., 2019, section 5.3).
 
-    Positions whose label is negative are not trained: padding, special tokens, and all pieces of a
-    word but its first. `compile()` needs no loss.
+    Positions with a negative label are not trained: padding, special tokens, and all pieces of a
+    word except the first. `compile()` needs no loss.
 
     Args:
         backbone: a `SpanBertBackbone`.
         labels: names of the classes, such as `["O", "B-PER", "I-PER"]`.
-        preprocessor: a `SpanBertTokenClassifierPreprocessor`, or `None` for rows that are packed
-            already.
-        dropout: float. Rate before the classifier.
-        aggregation_strategy: which pieces' labels make the entities. `"simple"` and `"first"` are
-            those of the `token-classification` pipeline of `transformers`: each piece, or the first
-            piece of each word of BERT's tokenizer, whose label its other pieces take. `"word"`
-            is for a model that was trained on words which the data mark: the first piece of each
-            word of the text (`text.words.word_starts`), such as `U.S.`.
+        preprocessor: a `SpanBertTokenClassifierPreprocessor`, or `None` if the inputs are packed
+            rows.
+        dropout: float. Dropout rate before the classifier.
+        aggregation_strategy: the word pieces whose labels form the entities. `"simple"` and
+            `"first"` are strategies of the `token-classification` pipeline of `transformers`:
+            all pieces, or the first piece of each word of BERT's tokenizer, whose label counts for
+            the word. `"word"` is for a model that was trained on the words of the data: the first
+            piece of each word of the text (`text.words.word_starts`), such as `U.S.`.
 
     Returns:
         Logits, [B, S, C].
 
     Raises:
-        ValueError: no label, or one twice; another strategy; or a preprocessor is given, and the
-            backbone reads SegaBERT's positions.
+        ValueError: there are no labels or equal ones; the strategy is unknown; or there is a
+            preprocessor, and the backbone has SegaBERT's positions.
 
     Example:
     ```python
@@ -60,7 +60,8 @@ class SpanBertTokenClassifier(LabelClassifier, keras_hub.models.Task):
     dense_head = DenseHead("output_dense", "classifier", "TOKEN_CLS")
     _objective = "token_classification"
     _output_initializer = staticmethod(head_initializer)
-    _labels_positions = _has_outputs_of_positions = True
+    _labels_positions = True
+    _has_outputs_of_positions = True
     backbone_cls = SpanBertBackbone
     preprocessor_cls = SpanBertTokenClassifierPreprocessor
 
@@ -85,14 +86,13 @@ class SpanBertTokenClassifier(LabelClassifier, keras_hub.models.Task):
         return {**super().get_config(), "aggregation_strategy": self.aggregation_strategy}
 
     def begin_at_shares(self, counts: Sequence[int]) -> None:
-        """Sets the output's bias so that a new classifier begins at the shares of the labels.
+        """Sets the output bias so that a new classifier predicts the shares of the labels.
 
-        It need not learn first that most words are outside of entities, the plateau on which
-        training otherwise begins.
+        Otherwise training starts with a plateau, on which the classifier learns that most words are
+        outside of entities.
 
         Args:
-            counts: how often each label is a target. Each counts once more, so that none has a
-                share of 0.
+            counts: number of targets of each label. One is added to each count, so no share is 0.
         """
         smoothed = np.array(counts, "float64") + 1.0
         self.output_dense.bias.assign(np.log(smoothed / smoothed.sum()))

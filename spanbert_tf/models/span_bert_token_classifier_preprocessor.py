@@ -1,6 +1,6 @@
 """Packs texts and labelled words for `SpanBertTokenClassifier`.
 
-B texts, S positions.
+Shapes: B texts, S positions.
 """
 
 import keras
@@ -19,24 +19,27 @@ _NO_LABEL = -1
 
 @keras.saving.register_keras_serializable(package="spanbert_tf")
 class SpanBertTokenClassifierPreprocessor(RowPreprocessor, keras_hub.models.Preprocessor):
-    """Packs `[CLS] text [SEP]`; what does not fit is cut off.
+    """Packs rows `[CLS] text [SEP]`, and truncates long texts.
 
-    (`spanbert-tf prepare named_entities` and exports go on with it in further rows.)
+    `spanbert-tf prepare named_entities` and exported models cut long texts into several rows
+    instead.
 
     Args:
         tokenizer: a `SpanBertTokenizer`.
-        sequence_length: int. Positions of a packed row; a new preprocessor of a preset has the
-            length of the preset's own, or of its encoder.
+        sequence_length: int. Number of positions of a row; by default of `from_preset` that of the
+            preset's preprocessor, or the maximum of its encoder.
 
     Call arguments:
-        x: string, string tensor [B], or words, strings [B, words], ragged or not.
-        y: classes of the words, int [B, words], ragged or not; each is the label of the first piece
-            of its word. Of texts: handed through.
-        sample_weight: float [B], handed through; or of words, as `y`.
+        x: a string, string [B], or words, string [B, words], ragged or not.
+        y: if `x` are words, their classes, int [B, words], ragged or not. Each class becomes the
+            label of the first piece of its word. Otherwise returned unchanged.
+        sample_weight: weights of texts, float [B], which are returned unchanged; or weights of
+            words in the shape of `y`.
 
     Returns:
-        `x`, `(x, y)` or `(x, y, sample_weight)`, where `x` is a dict of `token_ids`, `segment_ids`
-        and `padding_mask`, int32 [B, S], and `y` of words int32 [B, S], -1 where there is no label.
+        `x`, `(x, y)` or `(x, y, sample_weight)`. `x` is a dict of `token_ids`, `segment_ids` and
+        `padding_mask`, int32 [B, S]. If the inputs are words, `y` is int32 [B, S], and -1 for
+        positions without a label.
     """
 
     backbone_cls = SpanBertBackbone
@@ -59,34 +62,34 @@ class SpanBertTokenClassifierPreprocessor(RowPreprocessor, keras_hub.models.Prep
         sample_weight: tf.Tensor | tf.RaggedTensor | None,
     ) -> dict | tuple:
         if not isinstance(x, tf.RaggedTensor):
-            x = tf.convert_to_tensor(x)  # outside of a graph NumPy's strings come as they are
-            if x.shape.rank == 2:  # as many words in each
+            x = tf.convert_to_tensor(x)  # NumPy arrays arrive unconverted in eager calls
+            if x.shape.rank == 2:  # texts with equal numbers of words
                 x = tf.RaggedTensor.from_tensor(x)
         has_words = isinstance(x, tf.RaggedTensor)
         tokens = self.tokenizer(x if has_words else flat_texts(x))
         if has_words:
             if y is not None:
-                y = self._of_positions(tf.cast(_ragged(y), tf.int32), tokens, _NO_LABEL)
-            if sample_weight is not None and sample_weight.shape[1:] not in ([], [1]):  # of words
+                y = self._values_of_positions(tf.cast(_ragged(y), tf.int32), tokens, _NO_LABEL)
+            if sample_weight is not None and sample_weight.shape[1:] not in ([], [1]):
                 weights = tf.cast(_ragged(sample_weight), tf.float32)
-                sample_weight = self._of_positions(weights, tokens, 0.0)
+                sample_weight = self._values_of_positions(weights, tokens, 0.0)
             tokens = tokens.merge_dims(1, 2)  # ragged [B, pieces]
         features = self.packer(tokens, pads_to_limit=True).features(segment_aware=False)
         if not has_words and is_one_text(x):
             features = of_one_text(features)
         return keras.utils.pack_x_y_sample_weight(features, y, sample_weight)
 
-    def _of_positions(
+    def _values_of_positions(
         self, values: tf.RaggedTensor, tokens: tf.RaggedTensor, filler: float
     ) -> tf.Tensor:
-        """Values of words [B, words] at the first pieces of the words, [B, S]."""
+        """Moves values of words [B, words] to the first pieces of the words, [B, S]."""
         lengths = tokens.values.row_lengths()  # [all words]
         tf.debugging.assert_equal(
             values.row_lengths(), tokens.row_lengths(), "each word must have one label"
         )
         is_first = tf.ragged.range(lengths).flat_values == 0  # [all pieces]
-        of_pieces = tf.where(is_first, tf.repeat(values.flat_values, lengths), filler)
-        rows = tokens.with_flat_values(of_pieces).merge_dims(1, 2)[:, : self.sequence_length - 2]
+        piece_values = tf.where(is_first, tf.repeat(values.flat_values, lengths), filler)
+        rows = tokens.with_flat_values(piece_values).merge_dims(1, 2)[:, : self.sequence_length - 2]
         dense = rows.to_tensor(filler, shape=[None, self.sequence_length - 2])
         return tf.pad(dense, [[0, 0], [1, 1]], constant_values=filler)
 
@@ -95,5 +98,6 @@ class SpanBertTokenClassifierPreprocessor(RowPreprocessor, keras_hub.models.Prep
 
 
 def _ragged(values: tf.Tensor | tf.RaggedTensor) -> tf.RaggedTensor:
-    is_ragged = isinstance(values, tf.RaggedTensor)
-    return values if is_ragged else tf.RaggedTensor.from_tensor(values)
+    if isinstance(values, tf.RaggedTensor):
+        return values
+    return tf.RaggedTensor.from_tensor(values)

@@ -1,6 +1,6 @@
-"""The tokenizer of presets: the one that prepared the records.
+"""The tokenizer of presets, which is the same that prepares records.
 
-N texts, P parts of texts.
+Shapes: B texts.
 """
 
 import functools
@@ -29,7 +29,7 @@ from spanbert_tf.text.vocabulary import (
     load_vocabulary,
 )
 
-# KerasHub's names, and those of BERT.
+# Names of attributes in KerasHub, and the tokens.
 _SPECIAL_TOKENS = {
     "cls_token": START_TOKEN,
     "sep_token": END_TOKEN,
@@ -39,14 +39,15 @@ _SPECIAL_TOKENS = {
     "start_token": START_TOKEN,
     "end_token": END_TOKEN,
 }
-_SEPARATOR = "\x00"  # ends a word and is no part of one, wherever it stands in a text
-# What KerasHub's class lets choose and BERT's text normalisation decides.
-_DECIDED = ("split", "split_on_cjk", "suffix_indicator", "oov_token")
+# NUL ends a word and is never part of one.
+_SEPARATOR = "\x00"
+# Options of KerasHub's class that BERT's text normalization determines.
+_FIXED_OPTIONS = ("split", "split_on_cjk", "suffix_indicator", "oov_token")
 
 
 @functools.lru_cache(maxsize=8)
 def _shared_detokenizer(vocabulary: tuple[str, ...], dtype: str) -> tf_text.FastWordpieceTokenizer:
-    with tf.init_scope():  # a graph that is being traced would keep its table
+    with tf.init_scope():  # otherwise the table would belong to the graph being traced
         return tf_text.FastWordpieceTokenizer(
             list(vocabulary),
             token_out_type=dtype,
@@ -61,39 +62,39 @@ def _shared_detokenizer(vocabulary: tuple[str, ...], dtype: str) -> tf_text.Fast
 class SpanBertTokenizer(LoadsPresets, keras_hub.tokenizers.WordPieceTokenizer):
     """BERT's WordPiece tokenizer, with the ids that `spanbert-tf prepare` writes.
 
-    Preparation, presets and exported models call the same TensorFlow Text operation, so that a
-    text has the same ids everywhere, called eagerly or in a graph. (KerasHub's own tokenizers run
-    Python code when called eagerly, and split words by other rules than BERT.)
+    Preparation, presets and exported models call the same TensorFlow Text operation, so a text has
+    the same ids everywhere, in eager calls and in graphs. KerasHub's tokenizers run Python code in
+    eager calls, and split words by other rules than BERT.
 
-    Where the ids differ from those of HuggingFace `BertTokenizerFast`:
+    The ids differ from those of Hugging Face's `BertTokenizerFast` in these cases:
 
     * Control and format characters (zero-width spaces and joiners, soft hyphens, direction marks,
-      NUL) end a word; there they vanish: `"a\u200bb"` is `a b` here and `a ##b` there. With
-      `lowercase`, those that Unicode calls ignorable vanish here as well.
-    * Private-use characters and U+FFFD are letters of their word, which is mostly `[UNK]`;
-      there they vanish. Bytes that are not UTF-8 count as U+FFFD; there they cannot be given.
+      NUL) end a word. Hugging Face removes them: `"a\u200bb"` is `a b` here and `a ##b` there.
+      With `lowercase`, the characters that Unicode calls ignorable are removed here, too.
+    * Private-use characters and U+FFFD are letters, and their word is mostly `[UNK]`. Hugging Face
+      removes them. Bytes that are not UTF-8 count as U+FFFD; Hugging Face does not take bytes.
     * Punctuation and ideographs are those of a newer Unicode version and of the original BERT's
-      table: U+2B820 to U+2B91F are ideographs (HuggingFace's table begins at U+2B920).
-    * Where accents are stripped, case and compatibility forms are folded as well (NFKC_Casefold):
-      `ß` becomes `ss`, `ﬁ` `fi`, `²` `2`, a final sigma a plain one; there they stay.
-    * A word of more than 100 bytes is `[UNK]`; there, of more than 100 characters.
-    * `[MASK]` and the like in a text are text, unless `special_tokens_in_strings`.
+      table: U+2B820 to U+2B91F are ideographs (Hugging Face's table begins at U+2B920).
+    * If accents are stripped, case and compatibility forms are folded, too (NFKC_Casefold): `ß`
+      becomes `ss`, `ﬁ` `fi`, `²` `2`, a final sigma a normal one. Hugging Face keeps them.
+    * A word of more than 100 bytes is `[UNK]`; for Hugging Face, one of more than 100 characters.
+    * Special tokens in a text, such as `[MASK]`, are text, unless `special_tokens_in_strings`.
 
     Args:
-        vocabulary: path of a vocabulary, or its entries in order of their ids.
-        lowercase: bool. Whether to lower-case the text (uncased vocabularies).
-        strip_accents: bool or `None`. Whether to strip accents as well; `None`: where the text is
-            lower-cased, as in HuggingFace.
-        special_tokens_in_strings: bool. Whether `[MASK]` and the other special tokens in a text
-            stand for themselves; otherwise they are text and become `[`, `MASK`, `]`.
-        sequence_length: int or `None`. Cuts and pads to so many ids, without special tokens.
-        dtype: `"int32"`, ids; or `"string"`, the word pieces themselves, to look at. Preprocessors
-            and presets for training take ids.
+        vocabulary: path of a vocabulary, or its entries in the order of their ids.
+        lowercase: bool. Whether to lower-case texts, for uncased vocabularies.
+        strip_accents: bool or `None`. Whether to strip accents; `None` strips them if texts are
+            lower-cased, as Hugging Face does.
+        special_tokens_in_strings: bool. Whether special tokens in a text, such as `[MASK]`, are
+            special tokens. Otherwise they are text: `[`, `MASK`, `]`.
+        sequence_length: int or `None`. Number of ids to which texts are truncated and padded. No
+            special tokens are added.
+        dtype: `"int32"` for ids, or `"string"` for the word pieces. Preprocessors need ids.
 
     Raises:
         BadInputError: the vocabulary cannot be used.
-        ValueError: an option that BERT's text normalisation leaves no choice of, accents stripped
-            from cased text, or another dtype.
+        ValueError: an option has only one value in BERT's text normalization, accents are to be
+            stripped from cased text, or the dtype is another one.
 
     Example:
     ```python
@@ -113,8 +114,9 @@ class SpanBertTokenizer(LoadsPresets, keras_hub.tokenizers.WordPieceTokenizer):
         sequence_length: int | None = None,
         **kwargs,
     ) -> None:
-        if decided := sorted(set(_DECIDED) & set(kwargs)):
-            raise ValueError(f"{decided[0]} is no option of {type(self).__name__}")
+        fixed = sorted(set(_FIXED_OPTIONS) & set(kwargs))
+        if fixed:
+            raise ValueError(f"{fixed[0]} is no option of {type(self).__name__}")
         for name, token in _SPECIAL_TOKENS.items():
             self._add_special_token(token, name)
         super().__init__(
@@ -127,19 +129,19 @@ class SpanBertTokenizer(LoadsPresets, keras_hub.tokenizers.WordPieceTokenizer):
         )
         if self.compute_dtype not in ("int32", "string"):
             raise ValueError(f"The dtype must be int32 or string. Received: {self.compute_dtype}")
-        self.built = True  # Keras quantizes no task with a part that is not
+        self.built = True  # Keras quantizes only tasks whose parts are all built
 
     @property
     def casing(self) -> Casing:
-        """What is done to the text."""
+        """How texts are lower-cased and stripped of accents."""
         return Casing(self.lowercase, self.strip_accents)
 
     def set_vocabulary(self, vocabulary: str | os.PathLike | Iterable[str] | None) -> None:
-        """Sets and checks the vocabulary: a file's path, its entries, or `None` for later."""
+        """Sets and checks the vocabulary: a path, its entries, or `None` to set it later."""
         entries: str | list[str] | None = None
         if isinstance(vocabulary, str | os.PathLike):
             path = os.fspath(vocabulary)
-            # In safe mode Keras reads no file that a configuration names: its class refuses.
+            # In safe mode, a configuration must not name a file, and Keras' class refuses a path.
             entries = path if in_safe_mode() else load_vocabulary(path)
         elif vocabulary is not None:
             entries = list(vocabulary)
@@ -147,25 +149,25 @@ class SpanBertTokenizer(LoadsPresets, keras_hub.tokenizers.WordPieceTokenizer):
         super().set_vocabulary(entries)
 
     def _set_vocabulary_tf(self) -> None:
-        # KerasHub's own would build a detokenizer for each object.
+        # KerasHub's method would build a detokenizer for each object.
         self._word_piece = WordPieceTokenizer.shared(self.vocabulary, self.casing)
         if self.compute_dtype == "string":
             with tf.init_scope():
                 self._pieces = tf.constant(self.vocabulary)  # [vocabulary]
 
     def _maybe_initialized_tf(self) -> None:
-        """Has what KerasHub's `detokenize` uses ready; most commands never call that."""
+        """Prepares KerasHub's `detokenize`, which calls this; most commands never do."""
         self._fast_word_piece = _shared_detokenizer(tuple(self.vocabulary), self.compute_dtype)
 
     def tokenize(self, inputs: tf.Tensor) -> tf.RaggedTensor | tf.Tensor:
-        """Ids of the texts' word pieces, or the pieces.
+        """Splits texts into word pieces.
 
         Args:
             inputs: a string, or a string tensor of any rank, in UTF-8.
 
         Returns:
-            Of the dtype, of the inputs' shape and one dimension more: ragged, or dense for a single
-            text and where `sequence_length` is set.
+            Ids or word pieces, according to the dtype, with one dimension more than the inputs. The
+            result is dense for a single text and if `sequence_length` is set, otherwise ragged.
         """
         self._check_vocabulary()
         return self._tokenize_tf(inputs)
@@ -185,7 +187,7 @@ class SpanBertTokenizer(LoadsPresets, keras_hub.tokenizers.WordPieceTokenizer):
         if self.special_tokens_in_strings:
             tokens = self._tokenize_around_special_tokens(texts)
         else:
-            tokens = self._word_piece.tokenize(texts)  # ragged [N, pieces]
+            tokens = self._word_piece.tokenize(texts)  # ragged [B, pieces]
         padding: int | str = self.pad_token_id
         if self.compute_dtype == "string":
             tokens = tokens.with_flat_values(tf.gather(self._pieces, tokens.flat_values))
@@ -198,21 +200,21 @@ class SpanBertTokenizer(LoadsPresets, keras_hub.tokenizers.WordPieceTokenizer):
         names = sorted(self.special_tokens)
         pattern = "|".join(name.replace("[", r"\[").replace("]", r"\]") for name in names)
         marked = tf.strings.regex_replace(texts, f"({pattern})", f"{_SEPARATOR}\\1{_SEPARATOR}")
-        parts = tf.strings.split(marked, _SEPARATOR)  # ragged [N, parts]
-        flat = parts.flat_values  # [P]
-        matches = flat[:, tf.newaxis] == tf.constant(names)  # [P, special tokens]
+        parts = tf.strings.split(marked, _SEPARATOR)  # ragged [B, parts of a text]
+        flat = parts.flat_values  # [parts]
+        matches = flat[:, tf.newaxis] == tf.constant(names)  # [parts, special tokens]
         is_special = tf.reduce_any(matches, axis=1)
-        text_tokens = self._word_piece.tokenize(tf.where(is_special, "", flat))  # ragged [P, …]
+        text_tokens = self._word_piece.tokenize(tf.where(is_special, "", flat))  # ragged [parts, …]
         ids = tf.constant([self.token_to_id(name) for name in names])
         special_ids = tf.gather(ids, tf.argmax(tf.cast(matches, tf.int32), axis=1))
         special_tokens = tf.RaggedTensor.from_row_lengths(
             special_ids[is_special], tf.cast(is_special, tf.int64)
-        )  # ragged [P, 0 or 1]
+        )  # ragged [parts, 0 or 1]
         tokens = tf.concat([text_tokens, special_tokens], axis=1)
-        return parts.with_flat_values(tokens).merge_dims(1, 2)  # ragged [N, pieces]
+        return parts.with_flat_values(tokens).merge_dims(1, 2)  # ragged [B, pieces]
 
     def get_config(self) -> dict:
         config = super().get_config()
-        for name in (*_DECIDED, "special_tokens"):
+        for name in (*_FIXED_OPTIONS, "special_tokens"):
             config.pop(name, None)
         return config

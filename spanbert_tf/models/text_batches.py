@@ -1,6 +1,6 @@
-"""How `fit`, `evaluate` and `predict` make batches of texts.
+"""Makes batches of texts for `fit`, `evaluate` and `predict`.
 
-B rows, S positions, W positions of a batch's longest row.
+Shapes: B rows, S positions.
 """
 
 import contextlib
@@ -16,25 +16,27 @@ from spanbert_tf.data.batches import even_width
 from spanbert_tf.models.mixins import MixinBase
 
 _BATCH_SIZE = 32  # Keras' default
-# Whether the rows that are being made may be short. A variable of the context, since several
-# threads may predict with one model.
+# Whether the current call may make rows shorter than `sequence_length`. It is a context variable
+# because several threads may predict with one model.
 _SHORTENS = contextvars.ContextVar("shortens", default=False)
 
 
 class TextBatches(MixinBase):
-    """Makes short rows of short texts, and shuffles arrays; name it before KerasHub's class.
+    """Mixin that shortens batches of short texts and shuffles arrays.
 
-    In `fit`, `evaluate` and `predict` a batch of texts is as wide as its longest row, rounded up to
-    one of few widths (`data.batches.even_width`). Losses, metrics and outputs are those of rows of
-    the whole length, but for rounding; dropout draws other numbers.
+    Name it before KerasHub's class.
 
-    Rows have the whole length, `sequence_length`, wherever the shape must be known: where XLA
-    compiles the step, on TPUs and on JAX, in what `predict` returns for each position, in
-    `train_on_batch` and its like, in Grain's data sets, and in a preprocessor that is called
+    In `fit`, `evaluate` and `predict`, a batch of texts is as wide as its longest row, rounded up
+    to one of a few widths (`data.batches.even_width`). Losses, metrics and outputs equal those of
+    rows of the full length, except for rounding. Dropout draws other numbers.
+
+    Rows have the full length, `sequence_length`, where their shape must be known: if XLA compiles
+    the step, on TPUs and on JAX, if `predict` returns outputs for each position, in
+    `train_on_batch` and similar methods, in Grain's data sets, and if the preprocessor is called
     directly.
 
-    KerasHub hands arrays over in their order, whatever `shuffle` says, and Keras warns of that.
-    Here `fit` shuffles them, as `keras.Model.fit` does.
+    KerasHub ignores `shuffle` for arrays, and Keras warns about it. Here `fit` shuffles arrays, as
+    `keras.Model.fit` does.
     """
 
     _labels_positions = False  # whether `y` has a label for each position
@@ -54,15 +56,15 @@ class TextBatches(MixinBase):
         """Trains the model, as `keras.Model.fit`.
 
         Args:
-            x: texts, or what else the preprocessor takes; or a data set.
-            y: what is to be learned; a part of `x` where that is a data set.
-            batch_size: B of arrays; 32 by default.
+            x: texts or other inputs of the preprocessor, or a data set.
+            y: labels; `None` if `x` is a data set, which includes them.
+            batch_size: number of rows of a batch, if `x` is no data set; 32 by default.
             sample_weight: weights of the rows.
-            validation_data: a tuple of such, or a data set.
-            validation_split: share of the rows, the last ones, that are scored, not trained, where
-                there is no `validation_data`.
-            shuffle: whether each epoch has its own order of the rows of arrays, the default. Data
-                sets are shuffled by whoever makes them; for one, `True` has Keras say so.
+            validation_data: a tuple of `x`, `y` and optionally `sample_weight`, or a data set.
+            validation_split: share of the last rows that are held out for validation, if there is
+                no `validation_data`.
+            shuffle: whether to shuffle the rows of arrays in each epoch; `True` by default. Data
+                sets are not shuffled, and Keras warns if it is `True` for a data set.
             **kwargs: as for `keras.Model.fit`.
 
         Raises:
@@ -79,8 +81,12 @@ class TextBatches(MixinBase):
                 validation_data = held_out.batch(batch_size or _BATCH_SIZE)
             if shuffle is None or shuffle:
                 rows = rows.shuffle(max(int(rows.cardinality()), 1))
-            x, y, sample_weight = rows.batch(batch_size or _BATCH_SIZE), None, None
-            batch_size = validation_split = shuffle = None
+            x = rows.batch(batch_size or _BATCH_SIZE)
+            y = None
+            sample_weight = None
+            batch_size = None
+            validation_split = None
+            shuffle = None
         if isinstance(x, tf.data.Dataset) or _is_of_grain(x):
             self._note_inputs(_inputs_of(x))
         with self._short_rows(True):
@@ -91,7 +97,7 @@ class TextBatches(MixinBase):
                 sample_weight=sample_weight,
                 validation_data=validation_data,
                 validation_split=validation_split,
-                shuffle=bool(shuffle),  # arrays are shuffled already
+                shuffle=bool(shuffle),  # `False` for arrays, which are shuffled already
                 **kwargs,
             )
 
@@ -103,7 +109,7 @@ class TextBatches(MixinBase):
         sample_weight: Any = None,
         **kwargs,
     ) -> Any:
-        """The loss and the metrics, as `keras.Model.evaluate`.
+        """Computes the loss and the metrics, as `keras.Model.evaluate`.
 
         Args:
             x: as for `fit`.
@@ -114,7 +120,9 @@ class TextBatches(MixinBase):
         """
         rows = self._rows(x, y, sample_weight)
         if rows is not None:
-            x, y, sample_weight = rows.batch(batch_size or _BATCH_SIZE), None, None
+            x = rows.batch(batch_size or _BATCH_SIZE)
+            y = None
+            sample_weight = None
             batch_size = None
         with self._short_rows(True):
             return super().evaluate(
@@ -122,42 +130,44 @@ class TextBatches(MixinBase):
             )
 
     def predict(self, x: Any = None, batch_size: int | None = None, **kwargs) -> Any:
-        """The outputs for inputs, as `keras.Model.predict`.
+        """Returns the outputs for inputs, as `keras.Model.predict`.
 
         Args:
-            x: texts, or what else the preprocessor takes; or a data set.
-            batch_size: B of arrays; 32 by default.
+            x: texts or other inputs of the preprocessor, or a data set.
+            batch_size: number of rows of a batch, if `x` is no data set; 32 by default.
             **kwargs: as for `keras.Model.predict`.
         """
         rows = self._rows(x)
         if rows is not None:
-            x, batch_size = rows.batch(batch_size or _BATCH_SIZE), None
+            x = rows.batch(batch_size or _BATCH_SIZE)
+            batch_size = None
         with self._short_rows(not self._has_outputs_of_positions):
             return super().predict(x, batch_size=batch_size, **kwargs)
 
     def preprocess_samples(self, x: Any, y: Any = None, sample_weight: Any = None) -> Any:
-        """What the preprocessor makes of a batch, as `fit` and the like call it.
+        """Preprocesses a batch; `fit`, `evaluate` and `predict` call this.
 
         Args:
-            x: what the preprocessor takes.
-            y: as well.
-            sample_weight: as well.
+            x: inputs of the preprocessor.
+            y: labels, or `None`.
+            sample_weight: weights, or `None`.
         """
         batch = super().preprocess_samples(x, y, sample_weight)
-        # Outside of a graph the batch is one of `train_on_batch`, or of Grain, which takes the
-        # shape of the first few batches for that of all.
-        shortens = _SHORTENS.get() and not tf.executing_eagerly()
-        return self._shortened(batch) if shortens else batch
+        # An eager call comes from `train_on_batch` or from Grain, which assumes that all batches
+        # have the shape of the first few.
+        if _SHORTENS.get() and not tf.executing_eagerly():
+            return self._shortened(batch)
+        return batch
 
     def _note_inputs(self, x: Any) -> None:
-        """Learns of the inputs that the model is trained on, tensors or their specifications."""
+        """Is called with the inputs of training, tensors or specifications; does nothing here."""
 
     def _prepared_labels(self, y: Any) -> Any:
-        """The labels that `fit` and `evaluate` were given, as the preprocessor takes them."""
+        """Converts the labels of `fit` and `evaluate` to labels that the preprocessor takes."""
         return y
 
     def _rows(self, x: Any, y: Any = None, sample_weight: Any = None) -> tf.data.Dataset | None:
-        """A data set of the rows of arrays; `None` for what has batches, or is no array."""
+        """Makes a data set of the rows of arrays; `None` for data sets and other inputs."""
         if x is None or isinstance(x, tf.data.Dataset) or _is_of_grain(x):
             return None
         values = _arrays(
@@ -165,11 +175,12 @@ class TextBatches(MixinBase):
         )
         try:
             return tf.data.Dataset.from_tensor_slices(values)
-        except (TypeError, ValueError):  # KerasHub says what is wrong with it
+        except (TypeError, ValueError):  # KerasHub raises an error that says what is wrong
             return None
 
     @contextlib.contextmanager
     def _short_rows(self, is_wanted: bool) -> Iterator[None]:
+        """Allows short rows within a context, if the model takes batches of any width."""
         token = _SHORTENS.set(is_wanted and self._takes_any_width())
         try:
             yield
@@ -177,14 +188,14 @@ class TextBatches(MixinBase):
             _SHORTENS.reset(token)
 
     def _takes_any_width(self) -> bool:
-        """Whether batches of several shapes cost nothing: XLA would compile a step for each."""
+        """Whether batches may have several widths; XLA would compile a step for each."""
         if self.preprocessor is None or keras.backend.backend() != "tensorflow":
             return False
         compiles = self.jit_compile or getattr(self, "_compiles_replicas", False)
         return not compiles and not isinstance(self.distribute_strategy, tf.distribute.TPUStrategy)
 
     def _shortened(self, batch: dict | tuple) -> dict | tuple:
-        """A batch of rows [B, S] without the positions that none of its rows uses, [B, W]."""
+        """Removes the last positions of a batch of rows [B, S] that no row uses."""
         x, y, sample_weight = keras.utils.unpack_x_y_sample_weight(batch)
         mask = x.get("padding_mask") if isinstance(x, dict) else None
         if mask is None or mask.shape.rank != 2 or mask.shape[1] is None:
@@ -209,24 +220,27 @@ class TextBatches(MixinBase):
 
 
 def _arrays(values: Any) -> Any:
-    """A structure of tuples and dicts whose leaves TensorFlow makes tensors of.
+    """Converts columns of pandas and the like, in tuples and dicts, to NumPy arrays.
 
-    A list is a leaf, and so is a column of pandas'.
+    TensorFlow converts the leaves of the result, such as lists, to tensors.
     """
     if isinstance(values, tuple):
-        return tuple(map(_arrays, values))
+        return tuple(_arrays(value) for value in values)
     if isinstance(values, dict):
         return {name: _arrays(value) for name, value in values.items()}
-    is_of_tensorflow = isinstance(values, tf.Tensor | tf.RaggedTensor)
-    return values.__array__() if hasattr(values, "__array__") and not is_of_tensorflow else values
+    is_tensor = isinstance(values, tf.Tensor | tf.RaggedTensor)
+    if hasattr(values, "__array__") and not is_tensor:
+        return values.__array__()
+    return values
 
 
 def _is_of_grain(x: Any) -> bool:
+    """Whether an object is a data set of Grain, which may not be installed."""
     return any(kind.__module__.partition(".")[0] == "grain" for kind in type(x).__mro__)
 
 
 def _inputs_of(dataset: Any) -> Any:
-    """The inputs of a data set's batches: their specifications, or those of the first batch."""
+    """Returns the inputs of a data set: their specifications, or those of the first batch."""
     if isinstance(dataset, tf.data.Dataset):
         batch = dataset.element_spec
     elif hasattr(dataset, "__getitem__"):  # Grain's `MapDataset`
@@ -237,9 +251,9 @@ def _inputs_of(dataset: Any) -> Any:
 
 
 def _split(rows: tf.data.Dataset, share: float) -> tuple[tf.data.Dataset, tf.data.Dataset]:
-    """All rows but the last ones, and those, which are that share of all."""
-    number = int(rows.cardinality())
-    size = math.floor(number * (1 - share))
-    if not 0 < size < number:
-        raise ValueError(f"validation_split={share} leaves {size} of {number} rows to train on")
+    """Splits rows into training rows and the last rows, which are a share of all."""
+    num_rows = int(rows.cardinality())
+    size = math.floor(num_rows * (1 - share))
+    if not 0 < size < num_rows:
+        raise ValueError(f"validation_split={share} leaves {size} of {num_rows} rows to train on")
     return rows.take(size), rows.skip(size)

@@ -1,6 +1,7 @@
-"""How a model is trained and computed with on each backend of Keras, which is asked for here, once.
+"""The training step on the backend of Keras, which only this module asks for.
 
-The modules `tensorflow`, `jax` and `plain` have the same names.
+The modules `tensorflow`, `jax` and `plain` define the same names. mypy reads the types of the first
+one.
 """
 
 import keras

@@ -1,6 +1,6 @@
 """The training step on JAX, where the global batch is one array on all devices.
 
-B is the number of rows of the global batch, N the number of its micro-batches.
+Shapes: B rows of the global batch, N micro-batches.
 """
 
 import itertools
@@ -17,14 +17,15 @@ from spanbert_tf.models.mixins import MixinBase
 from spanbert_tf.models.objective import BatchLoss, loss_of
 from spanbert_tf.models.train_step.micro_batches import equal_parts
 
-_State = tuple[list, list, list, list]  # values of trained, other, optimizer's, metrics' variables
+# Values of the trained variables, of the other variables, of the optimizer and of the metrics.
+_State = tuple[list, list, list, list]
 
 
 class TrainStep(MixinBase):
     """The training step of `fit` and of the commands, as on TensorFlow.
 
-    Mix it into a Keras model beside `Objectives`. A `keras.distribution` shares the rows of the
-    batch among the devices. A model that was compiled with a loss is trained by Keras' own step.
+    It is a mixin of a Keras model with `Objectives`. A `keras.distribution` shares the rows of a
+    batch among the devices. If the model was compiled with a loss, Keras' own step trains it.
     """
 
     _accumulation_steps = 1
@@ -39,12 +40,12 @@ class TrainStep(MixinBase):
         jit_compile: bool | str = "auto",
         **kwargs,
     ) -> None:
-        """As on TensorFlow; `jit_compile` is ignored: XLA always compiles the step."""
+        """Configures the model, as on TensorFlow. XLA always compiles the step."""
         self._accumulation_steps = accumulation_steps
         super().compile(optimizer=optimizer, loss=loss, jit_compile="auto", **kwargs)
 
     def __setattr__(self, name: str, value: object) -> None:
-        """As in Keras, which would search the state for layers after each step."""
+        """Sets an attribute, as in Keras, which would search the state for layers in each step."""
         if name == "_jax_state":
             object.__setattr__(self, name, value)
         else:
@@ -68,13 +69,13 @@ class TrainStep(MixinBase):
         self.train_function = None
 
     def fetch_state(self) -> None:
-        """Gives the variables the values that the last step computed."""
+        """Assigns the values that the last step computed to the variables."""
         self.jax_state_sync()
 
     def _make_function(
         self, step_function: Callable[..., tuple], concatenate_outputs: bool = False
     ) -> Callable[..., tuple]:
-        """As in Keras, which decides once whether executions have one step or several."""
+        """Makes a function of one or more steps. Keras would fix their number in advance."""
         if concatenate_outputs:
             return super()._make_function(step_function, concatenate_outputs)
 
@@ -87,7 +88,7 @@ class TrainStep(MixinBase):
         return run_steps
 
     def train_step(self, state: _State, data: object) -> tuple[dict, _State]:
-        """Makes one update from the global batch."""
+        """Updates the model with the global batch."""
         if self._objective_metrics is None:  # compiled with another loss
             return super().train_step(state, data)
         trainable, non_trainable, optimizer_values, metric_values = state
@@ -116,13 +117,13 @@ class TrainStep(MixinBase):
         return results, (trainable, non_trainable, metric_values)
 
     def _mapping(self, trainable: list, non_trainable: list) -> list[tuple[keras.Variable, Any]]:
-        """The model's variables and the values that take their place."""
+        """Pairs the variables of the model with the values that replace them."""
         mapping = list(zip(self.trainable_variables, trainable, strict=True))
         mapping += zip(self.non_trainable_variables, non_trainable, strict=True)
         return mapping
 
     def _gradients(self, state: _State, batch: tuple) -> tuple[list, list, BatchLoss]:
-        """Computes gradients, the values of the other variables afterwards, and the loss."""
+        """Computes the gradients, the new values of the other variables, and the loss."""
         trainable, non_trainable, optimizer_values, _ = state
         num_targets = self.target_counts(*batch)
         num_parts, _ = equal_parts(batch, self._accumulation_steps)
@@ -158,7 +159,7 @@ class TrainStep(MixinBase):
     def _updated_metrics(
         self, values: list, batch: tuple, found: BatchLoss
     ) -> tuple[dict[str, jax.Array], list]:
-        """The metrics' results and values after a batch."""
+        """Returns the results and the new values of the metrics after a batch."""
         mapping = list(zip(self.metrics_variables, values, strict=True))
         with keras.StatelessScope(state_mapping=mapping) as scope:
             self._update_metrics(batch, found)
@@ -167,7 +168,7 @@ class TrainStep(MixinBase):
 
 
 def _cut(batch: tuple, num_parts: int) -> tuple:
-    """Cuts a batch into micro-batches, [B, …] -> [N, B / N, …]; rows remain on their device."""
+    """Divides a batch into micro-batches, [B, …] → [N, B / N, …]; rows stay on their device."""
 
     def cut(values: jax.Array) -> jax.Array:
         return values.reshape(-1, num_parts, *values.shape[1:]).swapaxes(0, 1)
@@ -176,7 +177,7 @@ def _cut(batch: tuple, num_parts: int) -> tuple:
 
 
 def _join(found: BatchLoss) -> BatchLoss:
-    """What was computed of a batch, from what was computed of its micro-batches, [N, …]."""
+    """Combines the results of micro-batches, [N, …], to the result of the batch."""
 
     def join(values: jax.Array) -> jax.Array:
         return values.swapaxes(0, 1).reshape(-1, *values.shape[2:])
@@ -194,18 +195,20 @@ def wait_until_computed(results: object) -> None:
     jax.block_until_ready(results)
 
 
-# Model → function → what XLA has compiled; it lasts as long as the model.
+# Maps a model and a function to the function that XLA has compiled, as long as the model exists.
 _COMPILED: weakref.WeakKeyDictionary[keras.Model, dict] = weakref.WeakKeyDictionary()
 
 
 def with_model(function: Callable[..., Any], model: keras.Model) -> Callable[..., Any]:
-    """Compiles a function that computes with a model, by XLA; it takes and returns NumPy arrays.
+    """Compiles a function of a model by XLA, once for each shape of its arguments.
 
     Args:
-        function: a function of a module. It takes the model first and changes no variable. It is
-            compiled once for the model and each shape of the further arguments, which may be
-            anything that NumPy makes arrays of, such as TensorFlow's tensors.
-        model: the model; its variables are arguments of the compiled function, not constants.
+        function: a function of a module. Its first argument is the model. It changes no variable.
+        model: the model. Its variables are arguments of the compiled function, not constants.
+
+    Returns:
+        A function of the further arguments, which are converted to NumPy arrays, for example from
+        TensorFlow's tensors. It returns NumPy arrays.
     """
     functions = _COMPILED.setdefault(model, {})
     if function not in functions:
@@ -220,13 +223,15 @@ def with_model(function: Callable[..., Any], model: keras.Model) -> Callable[...
 
 
 def traced_once(function: Callable[..., Any], signature: Any) -> Callable[..., Any]:
-    """The function as it is: `with_model` compiles what computes with a model."""
+    """Returns the function unchanged: `with_model` compiles functions on JAX."""
     return function
 
 
 def _compiled(
     function: Callable[..., Any], reference: weakref.ref[keras.Model]
 ) -> Callable[..., Any]:
+    """Compiles a function; the weak reference does not keep the model alive."""
+
     @jax.jit
     def run(values: list, *arguments: Any) -> Any:
         model: keras.Model = reference()
@@ -237,7 +242,7 @@ def _compiled(
 
 
 def _here(value: jax.Array) -> jax.Array:
-    """The value of a variable; of replicated values that of this process's first device."""
+    """Returns a value; if it is replicated, the copy on the first device of this process."""
     if value.is_fully_replicated:
         return value.addressable_data(0)
     return value

@@ -1,4 +1,7 @@
-"""How a batch is cut into micro-batches, whose gradients are added up to save memory."""
+"""Divides a batch into micro-batches, whose gradients are added up to save memory.
+
+Shapes: B rows of the batch.
+"""
 
 import keras
 import numpy as np
@@ -6,17 +9,19 @@ from keras import ops
 
 
 def equal_parts(batch: tuple, wanted: int) -> tuple[int | keras.KerasTensor, ...]:
-    """(count, size) of equal parts: the smallest divisor of the number of rows, at least `wanted`.
+    """Finds the number and the size of equal parts of a batch.
 
-    A batch of fewer rows than `wanted` has one part for each row. The last batch of an epoch may
-    have another number of rows than the others.
+    The number is the smallest divisor of the number of rows that is at least `wanted`. A batch of
+    fewer rows has one part for each row. The last batch of an epoch may have fewer rows than the
+    others.
 
     Args:
         batch: a structure of tensors [B, …] and `None`.
         wanted: number of parts, at least 1.
 
     Returns:
-        Integers where the number of rows is known, else int32 scalars.
+        The number and the size of the parts: integers if the number of rows is known, otherwise
+        int32 scalars.
     """
     num_rows = ops.shape(keras.tree.flatten(batch)[0])[0]
     is_known = isinstance(num_rows, int)

@@ -1,4 +1,4 @@
-"""Other backends train by Keras' own step, and compute without a graph."""
+"""The training step of other backends: Keras' own step, without a graph."""
 
 import functools
 from collections.abc import Callable
@@ -16,5 +16,5 @@ def wait_until_computed(results: object) -> None:
 
 
 def traced_once(function: Callable[..., Any], signature: Any) -> Callable[..., Any]:
-    """The function as it is."""
+    """Returns the function unchanged."""
     return function

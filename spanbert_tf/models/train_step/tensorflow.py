@@ -1,6 +1,6 @@
-"""The training step on TensorFlow: its result does not depend on how the global batch is shared.
+"""The training step on TensorFlow, which does not depend on the number of replicas.
 
-B is the number of rows of a replica, M the number of its micro-batches.
+Shapes: B rows of a replica.
 """
 
 import functools
@@ -16,7 +16,7 @@ from spanbert_tf.models.objective import BatchLoss, loss_of
 from spanbert_tf.models.train_step.micro_batches import equal_parts
 
 _SEED_STATE = "seed_generator_state"
-# A seed is (key, counter). The key of each replica is moved by its index times this.
+# A seed is (key, counter). The index of the replica times this number is added to the key.
 _REPLICA_STRIDE = 0x9E3779B9
 _MIRRORED = (tf.distribute.MirroredStrategy, tf.distribute.MultiWorkerMirroredStrategy)
 _Gradients = list[tf.Tensor | tf.IndexedSlices | None]
@@ -25,12 +25,12 @@ _Gradients = list[tf.Tensor | tf.IndexedSlices | None]
 class TrainStep(MixinBase):
     """The training step of `fit` and of the commands, under any `tf.distribute` strategy.
 
-    Mix it into a Keras model beside `Objectives`. The targets of the global batch are counted
+    It is a mixin of a Keras model with `Objectives`. The targets of the global batch are counted
     before the first gradient is computed, so each replica and each micro-batch contributes its
-    share of one mean. Each replica draws its own dropout masks, where Keras gives all of them the
-    same. The optimizer adds up the gradients of the replicas: this project's `AdamW` before it
-    clips them, Keras' optimizers after. A model that was compiled with a loss is trained by Keras'
-    own step.
+    share of one mean. Each replica draws its own dropout masks, while Keras gives all replicas the
+    same ones. The optimizer adds up the gradients of the replicas: this project's `AdamW` before it
+    clips them, Keras' optimizers after. If the model was compiled with a loss, Keras' own step
+    trains it.
     """
 
     _accumulation_steps = 1
@@ -50,17 +50,16 @@ class TrainStep(MixinBase):
 
         Args:
             optimizer: as for `keras.Model.compile`.
-            loss: as for `keras.Model.compile`; `None`: the model's own objectives.
-            accumulation_steps: M, the number of micro-batches that the rows of each replica are cut
-                into to save memory. If N does not divide the rows, there are more. They make one
-                update together.
-            jit_compile: whether XLA compiles the step. On mirrored replicas it compiles the forward
-                and backward pass of each, without the update: XLA cannot compile an all-reduce of
-                CPU devices.
+            loss: as for `keras.Model.compile`; `None` for the objectives of the model.
+            accumulation_steps: number of micro-batches into which the rows of each replica are
+                divided to save memory, at least; see `equal_parts`. Together they make one update.
+            jit_compile: whether XLA compiles the step. With mirrored replicas, it compiles only the
+                forward and backward pass of each, because XLA cannot compile an all-reduce of CPU
+                devices.
             **kwargs: as for `keras.Model.compile`.
         """
         if isinstance(self.distribute_strategy, tf.distribute.TPUStrategy):
-            jit_compile = False  # it compiles what it runs; once more inside fails (keras #19448)
+            jit_compile = False  # the TPU compiles all steps; compiling twice fails (keras #19448)
         elif jit_compile == "auto" and self.distribute_strategy.num_replicas_in_sync > 1:
             jit_compile = False
         compiles = bool(jit_compile) and loss is None
@@ -78,9 +77,10 @@ class TrainStep(MixinBase):
             variables: the variables to freeze; an empty sequence unfreezes all.
         """
         self._frozen = frozenset[int]()
-        self._build_optimizer()  # now: later it would not know the variables that are frozen first
+        # Build it before variables are frozen, so that it has state for all of them.
+        self._build_optimizer()
         self._frozen = frozenset(id(variable) for variable in variables)
-        # Existing graphs train the former variables.
+        # Existing graphs train the previous variables.
         self._compile_forward_and_backward()
         self.train_function = None
 
@@ -88,7 +88,7 @@ class TrainStep(MixinBase):
         """Does nothing: on TensorFlow the variables always have the values of the last step."""
 
     def _compile_forward_and_backward(self) -> None:
-        """Makes the XLA program of a replica's gradients anew, if there is one."""
+        """Makes a new XLA program of the gradients of a replica, if XLA compiles them."""
         self._compiled_forward_and_backward = None
         if self._compiles_replicas:
             self._compiled_forward_and_backward = tf.function(
@@ -96,12 +96,15 @@ class TrainStep(MixinBase):
             )
 
     def make_train_function(self, force: bool = False) -> Callable[..., Any]:
-        """As in Keras; builds the optimizer first, or the step would be traced twice."""
+        """Makes the function of a step, as in Keras, after building the optimizer.
+
+        Otherwise the step would be traced twice.
+        """
         self._build_optimizer()
         return super().make_train_function(force)
 
     def _build_optimizer(self) -> None:
-        """Builds the optimizer unless it is built, or variables of the model are still to come."""
+        """Builds the optimizer, unless it is built or the model is not built yet."""
         optimizer = getattr(self, "optimizer", None)
         if optimizer is None or optimizer.built:
             return
@@ -110,16 +113,16 @@ class TrainStep(MixinBase):
                 optimizer.build(self.trainable_variables)
 
     def _make_function(self, step_function: Callable[[object], dict]) -> "_StepLoop":
-        """As in Keras, whose own loop of steps fails under a strategy (keras #19246)."""
+        """Makes the loop of steps; that of Keras fails under a strategy (keras #19246)."""
         return _StepLoop(self, step_function)
 
     def _maybe_symbolic_build(self, iterator: object = None, data_batch: object = None) -> None:
-        """As in Keras, where something is not built; Keras 3.15 fails with several workers."""
+        """Builds, as in Keras, which fails with several workers if there is nothing to build."""
         if self._objective_metrics is None or self._compile_metrics is not None:
             super()._maybe_symbolic_build(iterator, data_batch)
 
     def train_step(self, data: object) -> dict[str, tf.Tensor]:
-        """Makes one update from the rows of this replica."""
+        """Updates the model with the rows of this replica."""
         if self._objective_metrics is None:  # compiled with another loss
             return super().train_step(data)
         batch = keras.utils.unpack_x_y_sample_weight(data)
@@ -134,7 +137,7 @@ class TrainStep(MixinBase):
                 self.trainable_variables,
             )
         self.optimizer.apply(gradients, self.trainable_variables)
-        return self.get_metrics_result()  # of this replica alone; `_StepLoop` does not use it
+        return self.get_metrics_result()  # of this replica only; `_StepLoop` does not use it
 
     def test_step(self, data: object) -> dict[str, tf.Tensor]:
         """Updates the metrics with the rows of this replica."""
@@ -157,9 +160,9 @@ class TrainStep(MixinBase):
     ) -> _Gradients:
         """Computes the gradients of a micro-batch's share of the loss; updates seeds and metrics.
 
-        Only regularizers and other losses that have no targets are divided by `num_parts`. XLA
-        compiles a pure function, so the seeds go in and come out as values. Each replica computes
-        with seeds of its own, which are `_REPLICA_STRIDE` apart.
+        `num_parts` divides only losses without targets, such as those of regularizers. XLA compiles
+        a pure function, so the seeds are passed and returned as values. The seeds of replicas
+        differ by `_REPLICA_STRIDE`.
         """
         context = tf.distribute.get_replica_context()
         index = tf.cast(context.replica_id_in_sync_group, tf.int64)
@@ -185,7 +188,7 @@ class TrainStep(MixinBase):
         num_parts: int | tf.Tensor,
         seeds: list[tf.Tensor],
     ) -> tuple[_Gradients, list[tf.Tensor], BatchLoss]:
-        """Computes gradients, the seeds afterwards and the loss; changes no variable."""
+        """Computes the gradients, the next seeds and the loss; changes no variable."""
         states = self._seed_states()
         mapping = list(zip(states, seeds, strict=True))
         with tf.GradientTape() as tape:
@@ -200,20 +203,21 @@ class TrainStep(MixinBase):
 
 
 class _StepLoop:
-    """Runs steps on the device: as many as `model.steps_per_execution` says when it is called.
+    """Runs `model.steps_per_execution` steps on the device, and returns the metrics.
 
-    It returns the metrics of the global batches. On two replicas a step goes this way: `_run_one`,
-    `_run_next`, the graph of the batch, `strategy.run`, `train_step`. TensorFlow's graphs are:
+    A step on two replicas calls `_run_one`, `_run_next`, the graph of the batch, `strategy.run` and
+    `train_step`, in this order. There are these graphs:
 
-    - a step by itself, and a step in a loop; whether there is a loop is decided when it is made;
-    - the step of a batch, called by these two. On a single device it is part of them: a function
-      around it would be one more graph of all variables, in which TensorFlow merges other factors
-      and so rounds differently. With replicas it is a function, since their threads would not wait
-      for the batch; with XLA it is what XLA compiles.
+    - The graphs of a single step and of a loop of steps. Whether there is a loop is decided in the
+      constructor.
+    - The graph of the step of a batch, which both call. On a single device it is inlined: another
+      function would be another graph of all variables, where TensorFlow merges other factors and so
+      rounds differently. With replicas it is a function, since their threads would otherwise not
+      wait for the batch. With XLA it is the function that XLA compiles.
 
     Args:
         model: a compiled model.
-        step_function: computes a step on one replica: `train_step` or `test_step`.
+        step_function: the step of one replica: `train_step` or `test_step`.
     """
 
     def __init__(self, model: TrainStep, step_function: Callable[[object], dict]) -> None:
@@ -222,11 +226,12 @@ class _StepLoop:
         self._has_loop = model.steps_per_execution > 1
         with tf.init_scope():
             self._num_done = tf.Variable(0, trainable=False)
-        # Keras' batches without labels or weights have an `Optional` in their place.
+        # Keras' batches have an `Optional` in place of missing labels or weights.
         run_batch = model._autoconvert_optionals(self._run_on_replicas)
-        self._batch_step = run_batch  # what a step that reads the iterator calls
-        self._call_batch = run_batch  # what is called with a batch
-        self._call_one, self._call_many = self._run_one, self._run_many
+        self._batch_step = run_batch  # called by a step that reads the iterator
+        self._call_batch = run_batch  # called with a batch
+        self._call_one = self._run_one
+        self._call_many = self._run_many
         if model.run_eagerly:
             return
         as_graph = functools.partial(tf.function, autograph=False, reduce_retracing=True)
@@ -246,7 +251,7 @@ class _StepLoop:
         self._call_many = as_graph(self._run_many)
 
     def __call__(self, iterator: Iterator) -> dict[str, tf.Tensor]:
-        """Runs steps on the next batches; fewer if the data end."""
+        """Runs steps on the next batches; fewer steps if the data end."""
         num_steps = self._model.steps_per_execution
         if not isinstance(iterator, tf.data.Iterator | tf.distribute.DistributedIterator):
             for batch in itertools.islice(iterator, num_steps):
@@ -275,7 +280,7 @@ class _StepLoop:
         return self._model.get_metrics_result()
 
     def _run_next(self, iterator: tf.data.Iterator, num_done: int | tf.Tensor) -> None:
-        """Runs the step of the next batch, after which `num_done` are done."""
+        """Runs the step of the next batch, after which `num_done` steps are done."""
         batch = iterator.get_next()
         with tf.control_dependencies(tf.nest.flatten(batch, expand_composites=True)):
             self._num_done.assign(num_done)
@@ -284,7 +289,7 @@ class _StepLoop:
     def _run_on_replicas(self, batch: object) -> None:
         @tf.autograph.experimental.do_not_convert
         def run_on_replica(batch: object) -> None:
-            self._step_function(batch)  # its results are means of one replica's rows
+            self._step_function(batch)  # its results, of one replica only, are not used
 
         self._model.distribute_strategy.run(run_on_replica, args=(batch,))
 
@@ -298,7 +303,7 @@ def accumulate_gradients(
     """Adds up the gradients of micro-batches, which are computed one after the other.
 
     Args:
-        gradients_of: computes the gradients of a micro-batch, one of so many.
+        gradients_of: computes the gradients of a micro-batch, given the number of micro-batches.
         batch: a structure of tensors [B, …] and `None`.
         wanted: number of micro-batches, as for `equal_parts`.
         variables: the variables of the gradients.
@@ -313,33 +318,33 @@ def accumulate_gradients(
 
     def add_gradients(index: tf.Tensor, *sums: tf.Tensor) -> tuple[tf.Tensor, ...]:
         added = list(sums)
-        for place, gradient in enumerate(gradients_of(rows_of_part(index), count)):
+        for position, gradient in enumerate(gradients_of(rows_of_part(index), count)):
             if gradient is not None:
-                added[place] += tf.cast(gradient, tf.float32)
+                added[position] += tf.cast(gradient, tf.float32)
         return index + 1, *added
 
-    # Zeros that are known when the graph is optimised become constants, which are never freed and
-    # to which nothing can be added in place.
+    # Not `tf.zeros`: the graph optimizer would make them constants, which are never freed and to
+    # which nothing can be added in place.
     zeros = [tf.raw_ops.Empty(shape=v.shape, dtype=tf.float32, init=True) for v in variables]
     _, *sums = tf.while_loop(
         lambda index, *sums: index < count,
         add_gradients,
         (tf.constant(0), *zeros),
-        parallel_iterations=1,  # or several micro-batches would be in memory
+        parallel_iterations=1,  # otherwise several micro-batches would be in memory
         maximum_iterations=count,
     )
     return [tf.cast(total, v.dtype) for total, v in zip(sums, variables, strict=True)]
 
 
 def wait_until_computed(results: object) -> None:
-    """Does nothing: on TensorFlow a step returns when it is computed."""
+    """Does nothing: on TensorFlow a step returns when its results are computed."""
 
 
 def with_model(function: Callable[..., Any], model: keras.Model) -> Callable[..., Any]:
-    """A function of the further arguments, which computes with a model; see `jax.with_model`."""
+    """Binds a model to the first argument of a function; see `jax.with_model`."""
     return functools.partial(function, model)
 
 
 def traced_once(function: Callable[..., Any], signature: Any) -> Callable[..., Any]:
-    """Traces a function of tensors once, for all shapes that fit a signature."""
+    """Makes a graph of a function, which is traced once for all shapes that fit a signature."""
     return tf.function(function, input_signature=signature)
