@@ -1,7 +1,7 @@
 """Scores the spans before a span as its antecedents (Lee et al., 2018; SpanBERT, 5.1.2).
 
-B documents, K spans, C antecedents of each, D width of a span's vector, F hidden width, E width of
-the features of a pair, Q spans of a chunk.
+Shapes: B documents, P selected spans, A antecedents of a span, D width of a span's vector, F hidden
+width, E width of the features of a pair, Q spans of a chunk.
 """
 
 from typing import NamedTuple
@@ -13,21 +13,21 @@ from spanbert_tf.layers.bert_initializer import bert_initializer
 from spanbert_tf.layers.mention_scorer import NO_SCORE
 from spanbert_tf.layers.scoring_network import ScoringNetwork, gather_rows, map_chunks
 
-NUM_DISTANCES = 10  # 0, 1, 2, 3, 4, 5-7, 8-15, 16-31, 32-63, 64 and more
+NUM_DISTANCES = 10  # buckets: 0, 1, 2, 3, 4, 5-7, 8-15, 16-31, 32-63, 64 and more
 NUM_GENRES = 7
-_BUCKETS = [0, 1, 2, 3, 4, *[5] * 3, *[6] * 8, *[7] * 16, *[8] * 32, 9]  # of distances to 64
+_BUCKETS = [0, 1, 2, 3, 4, *[5] * 3, *[6] * 8, *[7] * 16, *[8] * 32, 9]  # of distances 0 to 64
 _CHUNK = 64
 
 
 class Spans(NamedTuple):
-    """The chosen spans of documents, in order.
+    """The selected spans of documents, in order.
 
     Attributes:
-        vectors: float [B, K, D].
-        scores: float32 [B, K], mention scores.
-        is_span: bool [B, K], False for padding.
-        speakers: int32 [B, K], ids of the speakers.
-        segments: int32 [B, K], indices of the segments in the document.
+        vectors: float [B, P, D].
+        scores: float32 [B, P], mention scores.
+        is_span: bool [B, P], `False` for padding.
+        speakers: int32 [B, P], ids of the speakers.
+        segments: int32 [B, P], indices of the segments in the document.
         genres: int32 [B], ids of the documents' genres.
     """
 
@@ -43,18 +43,18 @@ class Spans(NamedTuple):
 class AntecedentScorer(keras.layers.Layer):
     """Selects the best antecedents by a bilinear score, and scores them by a network.
 
-    The network scores in `depth` passes. Between two passes a gate mixes each span's vector with
-    the mean of its antecedents' vectors. Nothing uses the vectors after the last pass, so they are
-    refined `depth - 1` times.
+    The network scores in `depth` passes. Between two passes, a gate mixes the vector of each span
+    with the mean of its antecedents' vectors. The vectors are refined `depth - 1` times, because
+    nothing uses them after the last pass.
 
     Args:
         span_dim: int. D.
-        max_segments: int. Rows of the embeddings of the distance in segments.
-        max_antecedents: int. C at most.
+        max_segments: int. Number of distances in segments that have an embedding.
+        max_antecedents: int. Maximum of A.
         depth: int. Number of passes.
         feature_dim: int. Width of each embedding.
         ffnn_dim: int. F.
-        dropout: float.
+        dropout: float. Dropout rate.
     """
 
     def __init__(
@@ -110,16 +110,16 @@ class AntecedentScorer(keras.layers.Layer):
     def call(
         self, spans: Spans | tuple, training: bool | None = None
     ) -> tuple[keras.KerasTensor, keras.KerasTensor]:
-        """Antecedents and their scores.
+        """Selects and scores antecedents.
 
         Args:
-            spans: spans of documents; a plain tuple in a model that was saved.
+            spans: spans of documents; a plain tuple in a loaded model.
             training: whether to apply dropout.
 
         Returns:
-            The antecedents, int32 [B, K, C], as indices of spans; and scores, float32
-            [B, K, 1 + C]: 0 for no antecedent, then those of the antecedents, `NO_SCORE` where
-            there is none.
+            The antecedents, int32 [B, P, A], as indices of spans; and scores, float32
+            [B, P, 1 + A]: 0 for no antecedent, then those of the antecedents, or `NO_SCORE` if a
+            span has fewer antecedents.
         """
         spans = Spans(*spans)
         vectors = ops.cast(spans.vectors, self.compute_dtype)
@@ -139,14 +139,14 @@ class AntecedentScorer(keras.layers.Layer):
     def _best_by_coarse_score(
         self, spans: Spans, training: bool | None
     ) -> tuple[keras.KerasTensor, keras.KerasTensor]:
-        """The best coarse scores, float32 [B, K, C], and their antecedents, int32 [B, K, C]."""
+        """Finds the best coarse scores, float32 [B, P, A], and antecedents, int32 [B, P, A]."""
         source = self.dropout(self.source_projection(spans.vectors), training=training)
         target = self.dropout(spans.vectors, training=training)
-        pairs = ops.cast(ops.matmul(source, ops.swapaxes(target, 1, 2)), "float32")  # [B, K, K]
+        pairs = ops.cast(ops.matmul(source, ops.swapaxes(target, 1, 2)), "float32")  # [B, P, P]
         table = ops.cast(self.prior_distance_embeddings, self.compute_dtype)
         priors = self.prior_distance_scores(self.dropout(table, training=training))[:, 0]
         ranks = ops.arange(ops.shape(pairs)[1], dtype="int32")
-        distances = ranks[:, None] - ranks[None]  # [K, K]
+        distances = ranks[:, None] - ranks[None]  # [P, P]
         pairs = pairs + ops.take(ops.cast(priors, "float32"), distance_buckets(distances))[None]
         pairs = pairs + spans.scores[:, :, None] + spans.scores[:, None]
         is_pair = spans.is_span[:, :, None] & spans.is_span[:, None] & (distances > 0)[None]
@@ -154,7 +154,7 @@ class AntecedentScorer(keras.layers.Layer):
         count = ops.shape(pairs)[1]
         if isinstance(count, int):
             count = min(count, self.max_antecedents)
-        else:  # a tensor, in a graph for any length
+        else:  # a tensor, in a graph for all lengths
             count = ops.minimum(count, self.max_antecedents)
         coarse, antecedents = ops.top_k(pairs, count)
         return coarse, ops.cast(antecedents, "int32")
@@ -167,9 +167,9 @@ class AntecedentScorer(keras.layers.Layer):
         refine: bool,
         training: bool | None,
     ) -> tuple[keras.KerasTensor, keras.KerasTensor | None]:
-        """Scores of one pass, float32 [B, K, C], and the vectors for the next one."""
-        # What a span contributes to the hidden layer as an antecedent, computed once for each span.
-        as_antecedent = self.pair_network.project(spans.vectors, self.span_dim)  # [B, K, F]
+        """Computes the scores of a pass, float32 [B, P, A], and the vectors for the next pass."""
+        # The part of the hidden layer that depends on the antecedent, once for each span.
+        as_antecedent = self.pair_network.project(spans.vectors, self.span_dim)  # [B, P, F]
 
         def score_chunk(
             vectors: keras.KerasTensor,
@@ -179,11 +179,11 @@ class AntecedentScorer(keras.layers.Layer):
             coarse: keras.KerasTensor,
             antecedents: keras.KerasTensor,
         ) -> tuple[keras.KerasTensor, ...]:
-            others = gather_rows(spans.vectors, antecedents)  # [B, Q, C, D]
+            others = gather_rows(spans.vectors, antecedents)  # [B, Q, A, D]
             features = self._features(spans, speakers, segments, ranks, antecedents)
-            features = self.dropout(features, training=training)  # [B, Q, C, E]
+            features = self.dropout(features, training=training)  # [B, Q, A, E]
             pairs = ops.concatenate([vectors[:, :, None] * others, features], axis=-1)
-            hidden = self.pair_network.project(pairs, 2 * self.span_dim)  # [B, Q, C, F]
+            hidden = self.pair_network.project(pairs, 2 * self.span_dim)  # [B, Q, A, F]
             hidden = hidden + gather_rows(as_antecedent, antecedents)
             own = self.pair_network.project(vectors, 0) + self.pair_network.bias()
             scores = coarse + self.pair_network.score(hidden + own[:, :, None], training)
@@ -193,7 +193,7 @@ class AntecedentScorer(keras.layers.Layer):
 
         ranks = ops.zeros_like(spans.segments) + ops.arange(
             ops.shape(coarse)[1], dtype="int32"
-        )  # [B, K]
+        )  # [B, P]
         inputs = (spans.vectors, spans.speakers, spans.segments, ranks, coarse, antecedents)
         if training:
             results = score_chunk(*inputs)
@@ -214,7 +214,7 @@ class AntecedentScorer(keras.layers.Layer):
         ranks: keras.KerasTensor,
         antecedents: keras.KerasTensor,
     ) -> keras.KerasTensor:
-        """The four embeddings of pairs, float [B, Q, C, E]."""
+        """Concatenates the four embeddings of pairs, float [B, Q, A, E]."""
         same_speaker = speakers[:, :, None] == gather_rows(spans.speakers, antecedents)
         apart = segments[:, :, None] - gather_rows(spans.segments, antecedents)
         genres = ops.zeros_like(antecedents) + spans.genres[:, None, None]
@@ -237,10 +237,10 @@ class AntecedentScorer(keras.layers.Layer):
         coarse: keras.KerasTensor,
         scores: keras.KerasTensor,
     ) -> keras.KerasTensor:
-        """Vectors [B, Q, D] mixed with the means of their antecedents' vectors [B, Q, C, D]."""
+        """Mixes vectors [B, Q, D] with the means of their antecedents' vectors [B, Q, A, D]."""
         scores = ops.where(coarse > NO_SCORE / 2, scores, NO_SCORE)
         scores = ops.pad(scores, [[0, 0], [0, 0], [1, 0]])
-        shares = ops.cast(ops.softmax(scores, axis=-1), self.compute_dtype)  # [B, Q, 1 + C]
+        shares = ops.cast(ops.softmax(scores, axis=-1), self.compute_dtype)  # [B, Q, 1 + A]
         mean = shares[:, :, :1] * vectors + ops.matmul(shares[:, :, None, 1:], others)[:, :, 0]
         gate = ops.sigmoid(self.gate(ops.concatenate([vectors, mean], axis=-1)))
         return gate * mean + (1 - gate) * vectors
@@ -259,5 +259,5 @@ class AntecedentScorer(keras.layers.Layer):
 
 
 def distance_buckets(distances: keras.KerasTensor) -> keras.KerasTensor:
-    """The bucket of each distance, int32: 0, 1, 2, 3, 4, 5-7, 8-15, 16-31, 32-63, 64 and more."""
+    """Returns the bucket of each distance, int32; see `NUM_DISTANCES`."""
     return ops.take(ops.convert_to_tensor(_BUCKETS, "int32"), ops.clip(distances, 0, 64), axis=0)

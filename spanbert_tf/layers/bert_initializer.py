@@ -1,4 +1,4 @@
-"""The first values of kernels and embeddings, which are drawn only where they are used."""
+"""Initializes kernels and embeddings, but draws no values that will be overwritten."""
 
 import contextlib
 import contextvars
@@ -8,16 +8,17 @@ import keras
 
 from spanbert_tf.layers import operations
 
-_DEVIATION_AFTER_CUT = 0.87962566  # of a standard normal that is cut at two deviations
+# Standard deviation of a standard normal distribution that is truncated at 2.
+_TRUNCATED_DEVIATION = 0.87962566
 _are_loaded = contextvars.ContextVar("_are_loaded", default=False)
 
 
 @keras.saving.register_keras_serializable(package="spanbert_tf")
 class BertInitializer(keras.initializers.TruncatedNormal):
-    """A truncated normal distribution that is not drawn where weights are loaded afterwards.
+    """A truncated normal initializer that returns zeros inside of `weights_are_loaded`.
 
-    Drawing the weights of a base model takes seconds. Each initializer takes its seed when it is
-    made, so that inside and outside of `weights_are_loaded` all others draw the same.
+    Drawing the weights of a base model takes seconds. An initializer gets its seed from the
+    constructor, so skipping one does not change the values of others.
     """
 
     def __call__(self, shape: tuple[int, ...], dtype: str | None = None) -> keras.KerasTensor:
@@ -27,27 +28,27 @@ class BertInitializer(keras.initializers.TruncatedNormal):
 
 
 def bert_initializer() -> BertInitializer:
-    """BERT's initializer of kernels and embeddings: a normal cut at two deviations of 0.02."""
+    """Returns BERT's initializer: a normal with deviation 0.02, truncated at two deviations."""
     return BertInitializer(stddev=0.02)
 
 
 def head_initializer() -> BertInitializer:
-    """An initializer of outputs: the same cut, with the full deviation of 0.02.
+    """Returns an initializer of output layers, whose truncated values have a deviation of 0.02.
 
-    `bert_initializer`'s values deviate by 0.0176, as the cut leaves them. An output of small
-    weights stays longer on the plateau on which all inputs get the same answer.
+    The values of `bert_initializer` have a deviation of 0.0176 after truncation. With smaller
+    weights, training stays longer on the plateau on which all inputs get the same answer.
     """
-    return BertInitializer(stddev=0.02 / _DEVIATION_AFTER_CUT)
+    return BertInitializer(stddev=0.02 / _TRUNCATED_DEVIATION)
 
 
 @contextlib.contextmanager
 def weights_are_loaded(are_loaded: bool = True) -> Iterator[None]:
-    """A context for building models whose weights are all loaded before anything reads them.
+    """A context to build models whose weights are all loaded before anything reads them.
 
-    `BertInitializer` returns zeros there, which cost nothing.
+    Inside of it, `BertInitializer` returns zeros, which cost nothing.
 
     Args:
-        are_loaded: whether they are; if not, first values are drawn as outside of the context.
+        are_loaded: whether the weights will be loaded; `False` makes the context do nothing.
     """
     token = _are_loaded.set(are_loaded)
     try:

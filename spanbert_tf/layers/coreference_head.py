@@ -1,7 +1,7 @@
-"""From the encoder's outputs to scored antecedents (SpanBERT, section 5.1.2).
+"""Computes scored antecedents from the outputs of the encoder (SpanBERT, section 5.1.2).
 
-B documents, T positions, K spans, C antecedents of each. In `select_spans` C candidates, and Q
-candidates of a block.
+Shapes: B documents, T positions of a document, H width of the encoder, W widths of spans, P
+selected spans, A antecedents of a span, Q candidates of a block.
 """
 
 from collections.abc import Mapping
@@ -25,8 +25,8 @@ class CoreferenceHead(keras.layers.Layer):
 
     Args:
         hidden_dim: int. Width of the encoder.
-        max_segments: int. Rows of the embeddings of the distance in segments.
-        settings: dict. Values of `ResolverConfig`, whose defaults stand for those that are missing.
+        max_segments: int. Number of distances in segments that have an embedding.
+        settings: dict. Arguments of `ResolverConfig`.
     """
 
     def __init__(
@@ -66,20 +66,21 @@ class CoreferenceHead(keras.layers.Layer):
     def call(
         self, features: dict[str, keras.KerasTensor], training: bool | None = None
     ) -> dict[str, keras.KerasTensor]:
-        """Scored antecedents of the selected spans.
+        """Selects spans, and scores their antecedents.
 
         Args:
-            features: `states`, float [B, positions, H], the encoder's outputs of all segments one
-                after the other with padding; `piece_positions`, the place of each position of the
-                document in them, `sentence_indices` (negative for padding), `begins_word`,
-                `ends_word`, `speaker_ids`, `segment_indices`, int32 [B, T]; `genre_ids`, int32 [B].
+            features: a dict of `states`, float [B, positions, H], the outputs of the encoder for
+                all segments with their padding; of `piece_positions`, the index in `states` of each
+                position of the document, `sentence_indices` (negative for padding), `begins_word`,
+                `ends_word`, `speaker_ids` and `segment_indices`, int32 [B, T]; and of `genre_ids`,
+                int32 [B].
             training: whether to apply dropout.
 
         Returns:
-            `span_starts`, `span_ends`, int32 [B, K], positions, in order, the ends inclusive;
-            `is_span`, int32 [B, K], 0 where there are fewer; `mention_scores`, float32 [B, K];
-            `antecedents`, int32 [B, K, C], indices of spans; `scores`, float32 [B, K, 1 + C], of no
-            antecedent (0) and of each antecedent.
+            A dict of `span_starts` and `span_ends`, int32 [B, P], the first and the last position
+            of each span, in order; `is_span`, int32 [B, P], 0 for padding; `mention_scores`,
+            float32 [B, P]; `antecedents`, int32 [B, P, A], indices of spans; and `scores`, float32
+            [B, P, 1 + A], the score 0 of no antecedent, and the scores of the antecedents.
         """
         states = gather_rows(features["states"], features["piece_positions"])  # [B, T, H]
         sentences = features["sentence_indices"]
@@ -120,30 +121,31 @@ class CoreferenceHead(keras.layers.Layer):
     def compute_output_spec(
         self, features: dict[str, keras.KerasTensor], training: bool | None = None
     ) -> dict[str, keras.KerasTensor]:
-        """Shapes and types of what `call` returns; K and C depend on the document's length.
+        """Returns the shapes and dtypes of the outputs of `call`.
 
-        JAX cannot infer them by tracing `call` with unknown lengths.
+        P and A depend on the length of the document, so JAX cannot infer them by tracing `call`.
         """
         batch = features["states"].shape[0]
-        of_spans = (batch, None)
-        of_pairs = (batch, None, None)
+        span_shape = (batch, None)
+        pair_shape = (batch, None, None)
         return {
-            "span_starts": keras.KerasTensor(of_spans, "int32"),
-            "span_ends": keras.KerasTensor(of_spans, "int32"),
-            "is_span": keras.KerasTensor(of_spans, "int32"),
-            "mention_scores": keras.KerasTensor(of_spans, "float32"),
-            "antecedents": keras.KerasTensor(of_pairs, "int32"),
-            "scores": keras.KerasTensor(of_pairs, "float32"),
+            "span_starts": keras.KerasTensor(span_shape, "int32"),
+            "span_ends": keras.KerasTensor(span_shape, "int32"),
+            "is_span": keras.KerasTensor(span_shape, "int32"),
+            "mention_scores": keras.KerasTensor(span_shape, "float32"),
+            "antecedents": keras.KerasTensor(pair_shape, "int32"),
+            "scores": keras.KerasTensor(pair_shape, "float32"),
         }
 
     def _span_limit(self, num_positions: keras.KerasTensor) -> keras.KerasTensor:
-        """Largest number of selected spans of documents with so many positions, int32."""
+        """Computes the maximum number of spans of a document from its length, int32."""
         share = ops.floor(ops.cast(num_positions, "float32") * self.settings.top_span_ratio)
         return ops.minimum(ops.cast(share, "int32"), self.settings.max_top_spans)
 
     def _num_slots(self, length: int | keras.KerasTensor) -> int | keras.KerasTensor:
-        """K for documents of up to so many positions; at least 1, so that no shape is empty."""
-        if isinstance(length, int):  # rounded as in `_span_limit`
+        """Computes P from the length of the longest document; at least 1, to avoid empty shapes."""
+        if isinstance(length, int):
+            # Rounds in float32, like `_span_limit`.
             share = int(np.float32(length) * np.float32(self.settings.top_span_ratio))
             return max(min(share, self.settings.max_top_spans), 1)
         return ops.maximum(self._span_limit(length), 1)
@@ -165,39 +167,32 @@ def select_spans(
     max_spans: int | keras.KerasTensor,
     no_score: float,
 ) -> tuple[keras.KerasTensor, keras.KerasTensor]:
-    """Selects the best candidates, skipping those that cross a better one (Lee et al., 2018).
+    """Selects the best candidates, except those that cross a better one (Lee et al., 2018).
 
-    Two spans cross if they overlap and neither contains the other. The result is that of taking one
-    candidate after the other, the best first, equal ones by (start, end). It is computed in blocks:
-    candidates that cross a span of an earlier block are rejected. Inside a block, a candidate is
-    rejected if it crosses an accepted better one, and accepted if it crosses no undecided better
-    one, until all are decided, mostly in four rounds.
+    Two spans cross if they overlap and neither contains the other. The result is that of accepting
+    one candidate after the other, from the best to the worst, and equal ones by (start, end). It is
+    computed in blocks of candidates. Candidates that cross a span of an earlier block are rejected.
+    Inside of a block, a candidate is rejected if it crosses an accepted better one, and accepted if
+    it crosses no undecided better one. This is repeated until all are decided, mostly four times.
 
     Args:
-        scores: float32 [B, C]; candidate c begins at position c // max_span_width, and ends
-            c % max_span_width later.
-        limits: int32 [B], largest number of spans to select; at most `max_spans`.
-        max_span_width: number of widths of spans.
-        max_spans: K.
-        no_score: scores up to this one mark what is not a candidate.
+        scores: float32 [B, T · W]. Candidate c starts at position c // W, and ends c % W positions
+            later.
+        limits: maximum number of spans to select from each document, int32 [B].
+        max_span_width: W.
+        max_spans: P, at least the largest limit.
+        no_score: scores up to this one belong to no candidate.
 
     Returns:
-        The selected candidates, int32 [B, K], ascending, that is by (start, end); and whether each
-        is selected, bool [B, K]: where fewer are, the last are padding, with index 0.
+        The selected candidates, int32 [B, P], in ascending order, that is by (start, end); and
+        whether each is selected, bool [B, P]. Padding comes last and has index 0.
     """
     batch, num_candidates = ops.shape(scores)[:2]
     num_blocks = -(-num_candidates // _BLOCK)
-    order = ops.cast(ops.argsort(-scores, axis=-1), "int32")  # stable; [B, C]
-    sorted_scores = ops.take_along_axis(scores, order, axis=1)
-    padding = [[0, 0], [0, num_blocks * _BLOCK - num_candidates]]
-    order = ops.pad(order, padding)
-    sorted_scores = ops.pad(sorted_scores, padding, constant_values=no_score)
+    padding = num_blocks * _BLOCK - num_candidates
+    order, sorted_scores = _sort_candidates(scores, padding, no_score)
     limits = limits[:, None]  # [B, 1]
-    slots = ops.arange(max_spans, dtype="int32")[None]  # [1, K]
-
-    def borders(candidates: keras.KerasTensor) -> tuple[keras.KerasTensor, keras.KerasTensor]:
-        starts = candidates // max_span_width
-        return starts, starts + candidates % max_span_width
+    slots = ops.arange(max_spans, dtype="int32")[None]  # [1, P]
 
     def is_unfinished(
         index: keras.KerasTensor, chosen: keras.KerasTensor, counts: keras.KerasTensor
@@ -210,15 +205,17 @@ def select_spans(
         first = (0, index * _BLOCK)
         candidates = ops.slice(order, first, (batch, _BLOCK))  # [B, Q]
         block_scores = ops.slice(sorted_scores, first, (batch, _BLOCK))
-        spans = borders(candidates)
-        barred = _crossing(spans, borders(chosen)) & (slots < counts)[:, None]  # [B, Q, K]
+        spans = _borders(candidates, max_span_width)
+        chosen_spans = _borders(chosen, max_span_width)
+        barred = _crossing(spans, chosen_spans) & (slots < counts)[:, None]  # [B, Q, P]
         undecided = (block_scores > no_score) & ~ops.any(barred, axis=-1)
         earlier = ops.arange(_BLOCK)[None, :] < ops.arange(_BLOCK)[:, None]
         accepted = _accept(_crossing(spans, spans) & earlier[None], undecided)  # [B, Q]
         ranks = counts + ops.cumsum(ops.cast(accepted, "int32"), axis=1) - 1
         accepted = accepted & (ranks < limits)
-        fits = (ranks[:, :, None] == slots[:, None]) & accepted[:, :, None]  # [B, Q, K]
-        added = ops.sum(ops.where(fits, candidates[:, :, None], 0), axis=1)  # at most one a slot
+        fits = (ranks[:, :, None] == slots[:, None]) & accepted[:, :, None]  # [B, Q, P]
+        # The sum has at most one candidate for each slot.
+        added = ops.sum(ops.where(fits, candidates[:, :, None], 0), axis=1)  # [B, P]
         num_accepted = ops.sum(ops.cast(accepted, "int32"), axis=1, keepdims=True)
         return index + 1, chosen + ops.cast(added, "int32"), counts + num_accepted
 
@@ -227,19 +224,47 @@ def select_spans(
     _, chosen, counts = ops.while_loop(
         is_unfinished, choose_of_block, (ops.convert_to_tensor(0, "int32"), chosen, counts)
     )
-    is_chosen = slots < counts  # [B, K]
+    is_chosen = slots < counts  # [B, P]
     ascending = ops.sort(ops.where(is_chosen, chosen, num_candidates), axis=-1)
     return ops.where(is_chosen, ascending, 0), is_chosen
+
+
+def _sort_candidates(
+    scores: keras.KerasTensor, padding: int | keras.KerasTensor, no_score: float
+) -> tuple[keras.KerasTensor, keras.KerasTensor]:
+    """Sorts candidates from the best to the worst.
+
+    Args:
+        scores: float32 [B, T · W].
+        padding: number of entries to append.
+        no_score: score of the padding.
+
+    Returns:
+        The candidates, int32, and their scores, float32, [B, T · W + padding] each. Equal
+        candidates keep their order.
+    """
+    order = ops.cast(ops.argsort(-scores, axis=-1), "int32")
+    sorted_scores = ops.take_along_axis(scores, order, axis=1)
+    pads = [[0, 0], [0, padding]]
+    return ops.pad(order, pads), ops.pad(sorted_scores, pads, constant_values=no_score)
+
+
+def _borders(
+    candidates: keras.KerasTensor, max_span_width: int
+) -> tuple[keras.KerasTensor, keras.KerasTensor]:
+    """Returns the first and the last positions of candidates."""
+    starts = candidates // max_span_width
+    return starts, starts + candidates % max_span_width
 
 
 def _crossing(
     spans: tuple[keras.KerasTensor, keras.KerasTensor],
     others: tuple[keras.KerasTensor, keras.KerasTensor],
 ) -> keras.KerasTensor:
-    """Whether spans [B, M] cross others [B, N]; bool [B, M, N]."""
-    start = ops.expand_dims(spans[0], 2)  # [B, M, 1]
+    """Compares spans with others; bool [B, spans, others], whether they cross."""
+    start = ops.expand_dims(spans[0], 2)  # [B, spans, 1]
     end = ops.expand_dims(spans[1], 2)
-    other_start = ops.expand_dims(others[0], 1)  # [B, 1, N]
+    other_start = ops.expand_dims(others[0], 1)  # [B, 1, others]
     other_end = ops.expand_dims(others[1], 1)
     begins_inside = (start < other_start) & (other_start <= end) & (end < other_end)
     ends_inside = (other_start < start) & (start <= other_end) & (other_end < end)
@@ -247,11 +272,11 @@ def _crossing(
 
 
 def _accept(crosses: keras.KerasTensor, undecided: keras.KerasTensor) -> keras.KerasTensor:
-    """The candidates of a block that cross no accepted better one, bool [B, Q].
+    """Accepts the candidates of a block that cross no accepted better one, bool [B, Q].
 
     Args:
-        crosses: bool [B, Q, Q], whether a candidate crosses a better one.
-        undecided: bool [B, Q], candidates that may be accepted.
+        crosses: whether each candidate crosses each better one, bool [B, Q, Q].
+        undecided: the candidates that may be accepted, bool [B, Q].
     """
 
     def decide(accepted: keras.KerasTensor, undecided: keras.KerasTensor) -> tuple:

@@ -1,6 +1,6 @@
-"""Low-rank adapters (LoRA) of a projection.
+"""The low-rank adapter (LoRA) of a projection.
 
-H width of a layer, R rows.
+Shapes: H width of the layer.
 """
 
 import keras
@@ -9,22 +9,22 @@ from keras import ops
 
 @keras.saving.register_keras_serializable(package="spanbert_tf")
 class LowRankAdapter(keras.layers.Layer):
-    """What a low-rank adapter adds to a projection of the whole matrix [H, H].
+    """Computes the term `alpha / rank · x A B` that an adapter adds to a projection of x.
 
-    `alpha / rank · x A B` ([Hu et al., 2021](https://arxiv.org/abs/2106.09685), section 4.1), with
-    A [H, rank], Gaussian at first, and B [rank, H], zeros at first. The product with the inputs is
-    added to the projection's outputs: no gradient of the frozen kernel is computed, and in half
-    precision a small change is not lost by rounding.
+    See [Hu et al., 2021](https://arxiv.org/abs/2106.09685), section 4.1. A [H, rank] is initialized
+    by a normal distribution, B [rank, H] by zeros. The product is added to the outputs of the
+    projection, not to its kernel [H, H], so no gradient of the frozen kernel is computed, and
+    rounding in half precision does not lose a small change.
 
     Args:
         rank: int. Rank of A · B.
         alpha: float. Scale of the product; by default `rank`.
 
     Call arguments:
-        inputs: float tensor [R, H].
+        inputs: float tensor [rows, H].
 
     Returns:
-        A float tensor [R, H].
+        A float tensor [rows, H].
     """
 
     def __init__(self, rank: int, alpha: float | None = None, **kwargs) -> None:
@@ -49,13 +49,13 @@ class LowRankAdapter(keras.layers.Layer):
         return product * (self.alpha / self.rank)
 
     def kernel_change(self) -> keras.KerasTensor:
-        """What the adapter changes the projection's kernel by, float [H, H]."""
+        """Computes the equivalent change of the projection's kernel, float [H, H]."""
         return ops.matmul(self.kernel_a, self.kernel_b) * (self.alpha / self.rank)
 
     def load_own_variables(self, store: dict) -> None:
-        """Loads the matrices; for the file of an encoder without adapters they are new ones.
+        """Loads the matrices, or initializes them if the file comes from an encoder without them.
 
-        On JAX KerasHub deletes all values before it loads a file, so they are drawn once more.
+        On JAX, KerasHub deletes all values before it loads a file, so they must be drawn again.
         """
         if store.keys():
             super().load_own_variables(store)

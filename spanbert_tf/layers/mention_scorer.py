@@ -1,7 +1,7 @@
 """Scores every span of a document as a mention (SpanBERT, section 5.1.2; Lee et al., 2017).
 
-B documents, T positions, H width of the encoder, W widths of spans, F hidden width, K spans, D
-width of a span's vector, Q positions of a chunk.
+Shapes: B documents, T positions of a document, H width of the encoder, W widths of spans, F hidden
+width, P selected spans, D width of a span's vector, Q positions of a chunk.
 """
 
 import keras
@@ -15,27 +15,27 @@ from spanbert_tf.layers.scoring_network import (
     pad_positions,
 )
 
-NO_SCORE = -1e9  # in place of minus infinity, whose product with 0 is NaN
+NO_SCORE = -1e9  # not minus infinity, whose product with 0 is NaN
 _CHUNK = 256
 
 
 @keras.saving.register_keras_serializable(package="spanbert_tf")
 class MentionScorer(keras.layers.Layer):
-    """Mention scores of all spans up to a width, computed without a vector for each span.
+    """Scores all spans up to a width as mentions, without computing a vector for each span.
 
-    A span's vector is `[first; last; width embedding; head]`, where the head is the mean of its
-    positions, weighted by a learned attention. Each position is projected to the hidden layer once
-    as a first position, once as a last one and once as a part of a head; a span's hidden layer is a
-    sum of these. A head is updated for the next width by `mean + share · (next - mean)`, which is
-    exactly softmax attention.
+    The vector of a span is `[first; last; width embedding; head]`. The head is the mean of its
+    positions, weighted by a learned attention. Each position is projected to the hidden layer three
+    times: as a first position, as a last position and as a part of a head. The hidden layer of a
+    span is a sum of these projections. The head of the next width is
+    `mean + share · (next - mean)`, which is exactly softmax attention.
 
     Args:
         hidden_dim: int. H.
         max_span_width: int. W.
         feature_dim: int. Width of the embeddings of widths.
         ffnn_dim: int. F.
-        dropout: float.
-        word_boundaries: bool. Whether spans begin and end where words do.
+        dropout: float. Dropout rate.
+        word_boundaries: bool. Whether spans start and end at word boundaries.
     """
 
     def __init__(
@@ -79,7 +79,7 @@ class MentionScorer(keras.layers.Layer):
 
     @property
     def span_dim(self) -> int:
-        """D, the width of a span's vector."""
+        """The width of a span's vector, D."""
         return 3 * self.hidden_dim + self.feature_dim
 
     def call(
@@ -90,28 +90,29 @@ class MentionScorer(keras.layers.Layer):
         ends_word: keras.KerasTensor,
         training: bool | None = None,
     ) -> keras.KerasTensor:
-        """The scores of all spans.
+        """Scores all spans.
 
         Args:
-            states: float [B, T, H], of the encoder.
-            sentence_indices: int [B, T]; a span lies in one sentence. Negative for padding.
-            begins_word: int [B, T].
-            ends_word: int [B, T].
+            states: outputs of the encoder, float [B, T, H].
+            sentence_indices: int [B, T]; negative for padding. A span lies in one sentence.
+            begins_word: int [B, T], 1 where a word starts.
+            ends_word: int [B, T], 1 where a word ends.
             training: whether to apply dropout.
 
         Returns:
-            float32 [B, T, W], the span from position t to t + w; `NO_SCORE` where there is no span.
+            Scores, float32 [B, T, W]. Entry [b, t, w] belongs to the span from position t to
+            t + w, and is `NO_SCORE` if this is no span.
         """
         sentences = sentence_indices + 1  # 0 is padding, also that of the chunks
         inputs = (states, self._attention(states), sentences, begins_word, ends_word)
-        of_widths = self.width_network(
+        width_scores = self.width_network(
             ops.cast(self.width_prior_embeddings, self.compute_dtype), training=training
         )  # [W]
-        if training:  # dropout cannot be in a loop, and a step keeps all results anyway
+        if training:  # a loop cannot contain dropout, and a step keeps all results anyway
             padded = [pad_positions(values, self.max_span_width - 1) for values in inputs]
-            return self._score_chunk(*padded, of_widths=of_widths, training=True)
+            return self._score_chunk(*padded, width_scores=width_scores, training=True)
         (scores,) = map_chunks(
-            lambda *chunk: (self._score_chunk(*chunk, of_widths=of_widths),),
+            lambda *chunk: (self._score_chunk(*chunk, width_scores=width_scores),),
             inputs,
             [self.max_span_width],
             _CHUNK,
@@ -126,36 +127,36 @@ class MentionScorer(keras.layers.Layer):
         ends: keras.KerasTensor,
         training: bool | None = None,
     ) -> keras.KerasTensor:
-        """The vectors of some spans.
+        """Computes the vectors of selected spans.
 
         Args:
-            states: float [B, T, H].
-            starts: int32 [B, K].
-            ends: int32 [B, K], inclusive.
+            states: outputs of the encoder, float [B, T, H].
+            starts: first positions, int32 [B, P].
+            ends: last positions, int32 [B, P].
             training: whether to apply dropout.
 
         Returns:
-            float [B, K, D].
+            Vectors, float [B, P, D].
         """
-        widths = ends - starts  # from 0
+        widths = ends - starts  # 0 for spans of one position
         table = ops.cast(self.width_embeddings, self.compute_dtype)
-        of_widths = self.dropout(ops.take(table, widths, axis=0), training=training)
+        embedded_widths = self.dropout(ops.take(table, widths, axis=0), training=training)
         attention = self._attention(states)
-        head = ops.zeros_like(of_widths[..., :1])  # [B, K, 1], then [B, K, H]
-        total = ops.full_like(ops.cast(widths, "float32"), NO_SCORE)  # [B, K], log of the sum
+        head = ops.zeros_like(embedded_widths[..., :1])  # [B, P, 1], then [B, P, H]
+        total = ops.full_like(ops.cast(widths, "float32"), NO_SCORE)  # [B, P], log of the sum
         for offset in range(self.max_span_width):
-            places = ops.minimum(starts + offset, ends)
-            inside = ops.cast(starts + offset <= ends, "float32")  # [B, K]
-            logits = gather_rows(attention, places) + NO_SCORE * (1 - inside)
+            positions = ops.minimum(starts + offset, ends)
+            inside = ops.cast(starts + offset <= ends, "float32")  # [B, P]
+            logits = gather_rows(attention, positions) + NO_SCORE * (1 - inside)
             total = ops.logaddexp(total, logits)
             share = ops.cast(ops.exp(logits - total) * inside, self.compute_dtype)[..., None]
-            head = head + share * (gather_rows(states, places) - head)
+            head = head + share * (gather_rows(states, positions) - head)
         first = gather_rows(states, starts)
         last = gather_rows(states, ends)
-        return ops.concatenate([first, last, of_widths, head], axis=-1)
+        return ops.concatenate([first, last, embedded_widths, head], axis=-1)
 
     def _attention(self, states: keras.KerasTensor) -> keras.KerasTensor:
-        """Attention logits of the positions, float32 [B, T]."""
+        """Computes the attention logits of positions, float32 [B, T]."""
         return ops.cast(self.head_attention(states)[..., 0], "float32")
 
     def _score_chunk(
@@ -166,17 +167,18 @@ class MentionScorer(keras.layers.Layer):
         begins_word: keras.KerasTensor,
         ends_word: keras.KerasTensor,
         *,
-        of_widths: keras.KerasTensor,
+        width_scores: keras.KerasTensor,
         training: bool = False,
     ) -> keras.KerasTensor:
-        """Scores [B, Q, W] of the spans that begin in the first Q of Q + W - 1 positions."""
-        network, width = self.mention_network, self.hidden_dim
+        """Scores the spans that start in the first Q of Q + W - 1 positions, float32 [B, Q, W]."""
+        network = self.mention_network
+        width = self.hidden_dim
         size = ops.shape(states)[1] - self.max_span_width + 1  # Q
         as_first = network.project(states[:, :size], 0) + network.bias()  # [B, Q, F]
         as_last = network.project(states, width)  # [B, Q + W - 1, F]
         as_part = network.project(states, 2 * width + self.feature_dim)
         table = ops.cast(self.width_embeddings, self.compute_dtype)
-        head = as_part[:, :size]  # of spans of one position
+        head = as_part[:, :size]  # the head of spans of one position
         total = attention[:, :size]  # [B, Q], log of the sum of exponentials
         scores = []
         for offset in range(self.max_span_width):
@@ -186,12 +188,12 @@ class MentionScorer(keras.layers.Layer):
                 share = ops.cast(ops.exp(logits - total), self.compute_dtype)[..., None]
                 head = head + share * (as_part[:, offset : offset + size] - head)
             embedding = table[offset][None, None]
-            if training:  # each span drops values of its own
+            if training:  # dropout differs between spans
                 shape = (*ops.shape(total), self.feature_dim)
                 embedding = self.dropout(ops.broadcast_to(embedding, shape), training=True)
             hidden = as_first + as_last[:, offset : offset + size] + head
             hidden = hidden + network.project(embedding, 2 * width)
-            score = network.score(hidden, training) + of_widths[offset]
+            score = network.score(hidden, training) + width_scores[offset]
             is_span = sentences[:, :size] == sentences[:, offset : offset + size]
             is_span = is_span & (sentences[:, :size] > 0)
             if self.word_boundaries:

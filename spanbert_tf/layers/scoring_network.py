@@ -1,9 +1,8 @@
-"""What the scorers of mentions and antecedents share.
+"""The network that scores mentions and antecedents, and its computation in chunks.
 
-A network whose input is a concatenation of parts, and computation of a long axis in chunks, so that
-the memory for intermediate results does not grow with its length.
+Computing a long axis in chunks limits the memory for intermediate results.
 
-B batch, N positions of the axis, Q positions of a chunk, C chunks.
+Shapes: B documents, T positions of the axis, Q positions of a chunk.
 """
 
 from collections.abc import Callable, Sequence
@@ -16,22 +15,22 @@ from spanbert_tf.layers.bert_initializer import bert_initializer
 
 @keras.saving.register_keras_serializable(package="spanbert_tf")
 class ScoringNetwork(keras.layers.Layer):
-    """`ReLU(x · W + b)`, dropout, and one linear output.
+    """A hidden layer with ReLU, dropout, and a linear output of one number.
 
-    The first layer is linear. Where the input is a concatenation of parts, each part can be
-    projected alone, once for all inputs that it occurs in, and the projections added: `project`,
-    then `score`.
+    If the input is a concatenation of parts, `project` projects each part to the hidden layer, once
+    for all inputs that contain it. The sum of the projections and of `bias` is the input of
+    `score`.
 
     Args:
-        input_dim: int.
-        hidden_dim: int.
-        dropout: float. Rate after the hidden layer.
+        input_dim: int. Width of the inputs.
+        hidden_dim: int. Width of the hidden layer.
+        dropout: float. Dropout rate after the hidden layer.
 
     Call arguments:
-        inputs: float [..., input_dim].
+        inputs: float […, input_dim].
 
     Returns:
-        float32 [...].
+        Scores, float32 […].
     """
 
     def __init__(self, input_dim: int, hidden_dim: int, dropout: float = 0.3, **kwargs) -> None:
@@ -55,25 +54,25 @@ class ScoringNetwork(keras.layers.Layer):
         return self.score(self.project(inputs, 0) + self.bias(), training)
 
     def project(self, part: keras.KerasTensor, first_row: int) -> keras.KerasTensor:
-        """What a part of the network's input contributes to the input of the hidden layer.
+        """Projects a part of the input to the hidden layer.
 
         Args:
-            part: float [..., width].
-            first_row: position in the network's input at which the part begins.
+            part: float […, width].
+            first_row: index in the input at which the part starts.
 
         Returns:
-            float [..., hidden_dim].
+            The projection, float […, hidden_dim].
         """
         kernel = self.hidden_kernel[first_row : first_row + part.shape[-1]]
         kernel = ops.cast(kernel, self.compute_dtype)
         return ops.matmul(ops.cast(part, self.compute_dtype), kernel)
 
     def bias(self) -> keras.KerasTensor:
-        """The bias, which is added once to the projections of all parts."""
+        """Returns the bias to add to the sum of the projections of all parts."""
         return ops.cast(self.hidden_bias, self.compute_dtype)
 
     def score(self, hidden: keras.KerasTensor, training: bool | None = None) -> keras.KerasTensor:
-        """The output, float32 [...], from the hidden layer's input, float [..., hidden_dim]."""
+        """Computes scores, float32 […], from the sum of projections, float […, hidden_dim]."""
         hidden = self.dropout(ops.relu(hidden), training=training)
         output = ops.matmul(hidden, ops.cast(self.output_kernel, self.compute_dtype))[..., 0]
         return ops.cast(output, "float32") + ops.cast(self.output_bias, "float32")
@@ -97,15 +96,15 @@ def map_chunks(
     """Calls a function on each chunk of the second axis, and concatenates its results.
 
     Args:
-        function: takes tensors [B, Q + look_ahead, …], which are zero after the last position, and
-            returns float32 tensors [B, Q, width].
-        inputs: tensors [B, N, …].
-        output_widths: the last axis of each result.
+        function: maps tensors [B, Q + look_ahead, …], which are zero after the last position, to
+            float32 tensors [B, Q, width].
+        inputs: tensors [B, T, …].
+        output_widths: the width of each result.
         chunk_size: Q.
-        look_ahead: number of positions after a chunk that are passed to the function with it.
+        look_ahead: number of positions after a chunk that the function gets, too.
 
     Returns:
-        Tensors [B, N, width].
+        Tensors [B, T, width].
     """
     batch, length = ops.shape(inputs[0])[:2]
     num_chunks = -(-length // chunk_size)
@@ -119,26 +118,27 @@ def map_chunks(
         return results, results
 
     carry = tuple(ops.zeros((batch, chunk_size, width), "float32") for width in output_widths)
-    _, results = ops.scan(call, carry, ops.arange(num_chunks, dtype="int32"))  # [C, B, Q, width]
+    indices = ops.arange(num_chunks, dtype="int32")
+    _, results = ops.scan(call, carry, indices)  # [chunks, B, Q, width]
     joined = []
     for values, width in zip(results, output_widths, strict=True):
-        by_row = ops.moveaxis(values, 0, 1)  # [B, C, Q, width]
+        by_row = ops.moveaxis(values, 0, 1)  # [B, chunks, Q, width]
         whole = ops.reshape(by_row, (batch, num_chunks * chunk_size, width))
         joined.append(whole[:, :length])
     return tuple(joined)
 
 
 def pad_positions(values: keras.KerasTensor, padding: int | keras.KerasTensor) -> keras.KerasTensor:
-    """Values [B, N, …] followed by zeros, [B, N + padding, …]."""
+    """Appends zeros to values, [B, T, …] → [B, T + padding, …]."""
     other_axes = [[0, 0]] * (len(values.shape) - 2)
     return ops.pad(values, [[0, 0], [0, padding], *other_axes])
 
 
 def gather_rows(values: keras.KerasTensor, indices: keras.KerasTensor) -> keras.KerasTensor:
-    """Gathers rows of each example by the example's own indices.
+    """Gathers values of each document by the document's own indices.
 
     Args:
-        values: any [B, N, …].
+        values: any [B, T, …].
         indices: int [B, …].
 
     Returns:

@@ -1,6 +1,6 @@
 """SegaBERT's position embeddings.
 
-B rows, S positions, H width.
+Shapes: B rows, S positions, H width.
 """
 
 from collections.abc import Mapping
@@ -10,22 +10,23 @@ from keras import ops
 
 
 def lowered_indices(name: str, indices: keras.KerasTensor, table_size: int) -> keras.KerasTensor:
-    """Indices as they are looked up in a table, before they are clipped to it.
+    """Lowers indices before they are clipped to a table.
 
-    One rule for all rows that an encoder reads, that of SegaBERT's authors where they load a row
-    (rsvp-ai/segatron_aaai, segabert/data_utils/datasets.py, `bert_sentencepair_pst_dataset`; the
-    paper does not state one). Where a row's largest paragraph index is beyond the table, all of its
-    paragraph indices are lowered, until the largest is the table's last or that of the row's first
-    position, [CLS], is 0. In a table of 50 rows, paragraphs 60 to 63 take the last four. Indices of
-    sentences and tokens are not changed.
+    If the largest paragraph index of a row exceeds the table, all paragraph indices of the row are
+    lowered by the same number: until the largest is the last of the table, or that of the first
+    position, [CLS], is 0. In a table of 50 rows, paragraphs 60 to 63 get the last four. Indices of
+    sentences and tokens are not changed. This is the rule by which SegaBERT's authors load a row
+    (rsvp-ai/segatron_aaai, segabert/data_utils/datasets.py, `bert_sentencepair_pst_dataset`); the
+    paper states none.
 
     Args:
         name: `"paragraph_indices"`, `"sentence_indices"` or `"token_indices"`.
-        indices: int32 [B, S]; those of padding are not above the row's others.
-        table_size: rows of the table.
+        indices: int32 [B, S]. Those of padding must not exceed the others of their row.
+        table_size: number of rows of the table.
 
     Returns:
-        int32 [B, S]. Indices beyond the table take its last row; those of padding can be negative.
+        The lowered indices, int32 [B, S]. They may exceed the table, and may be negative for
+        padding.
     """
     if name != "paragraph_indices":
         return indices
@@ -37,13 +38,14 @@ def lowered_indices(name: str, indices: keras.KerasTensor, table_size: int) -> k
 class SegmentAwareEmbedding(keras.layers.Layer):
     """Sums the embeddings of a token's paragraph, sentence and position in its sentence.
 
-    Where BERT says that a token is the 300th of its sequence, SegaBERT (Bai et al., 2020,
-    section 2) says that it is the 7th token of the 4th sentence of the 2nd paragraph. See
-    `lowered_indices` for indices beyond a table.
+    BERT embeds, for example, that a token is the 300th of its sequence. SegaBERT (Bai et al., 2020,
+    section 2) embeds that it is the 7th token of the 4th sentence of the 2nd paragraph. See
+    `lowered_indices` for indices that exceed a table.
 
     Args:
-        table_sizes: dict of ints. The rows of each table, by name: `"paragraph_indices"`,
-            `"sentence_indices"`, `"token_indices"`; names that are missing have no table.
+        table_sizes: dict of ints. The number of rows of each table, by the name of its index:
+            `"paragraph_indices"`, `"sentence_indices"` or `"token_indices"`. Indices that are not
+            named have no table.
         hidden_dim: int. Width of the embeddings.
         initializer: initializer of the tables.
 
@@ -77,7 +79,7 @@ class SegmentAwareEmbedding(keras.layers.Layer):
             name: keras.layers.Embedding(
                 size,
                 hidden_dim,
-                # A copy for each: one initializer object draws the same numbers every time.
+                # Each table needs its own copy: an initializer always draws the same numbers.
                 embeddings_initializer=self.initializer.clone(),
                 dtype=self.dtype_policy,
                 name=f"{name.removesuffix('_indices')}_embedding",

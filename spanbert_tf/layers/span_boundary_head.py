@@ -1,4 +1,7 @@
-"""The span boundary objective's head."""
+"""The head of the span boundary objective.
+
+Shapes: B rows, S positions, K prediction slots, H width, V entries of the vocabulary.
+"""
 
 import keras
 from keras import ops
@@ -6,30 +9,30 @@ from keras import ops
 
 @keras.saving.register_keras_serializable(package="spanbert_tf")
 class SpanBoundaryHead(keras.layers.Layer):
-    """Predicts each token of a masked span from the two tokens just outside the span.
+    """Predicts each token of a masked span from the two tokens just outside of the span.
 
-    SpanBERT, section 3.2: with x the encoder's output, (s, e) the first and last position of a
-    span and p a table of position embeddings, for the token at position i
+    See SpanBERT, section 3.2. Let x be the outputs of the encoder, s and e the first and the last
+    position of a span, and p a table of position embeddings. For the token at position i,
 
         h0 = [x_(s-1); x_(e+1); p_(i-s+1)]
         h1 = LayerNorm(GeLU(W1 h0))
         y  = LayerNorm(GeLU(W2 h1))
 
-    and the logits are the product with the tied token embedding, plus the head's own bias. Only the
-    K prediction slots are computed.
+    The logits are the product of y with the tied token embedding, plus a bias. Only the K
+    prediction slots are computed.
 
     Args:
         token_embedding: a `TiedEmbedding`.
-        max_span_targets: int. Rows of the position table, the largest number of targets of a span.
+        max_span_targets: int. Maximum number of targets of a span, the rows of the table p.
         span_position_dim: int. Width of the position embeddings (section 4.2: 200).
-        layer_norm_epsilon: float.
-        initializer: initializer of the kernels and of the table.
+        layer_norm_epsilon: float. Epsilon of both LayerNorms.
+        initializer: initializer of the kernels and of p.
 
     Call arguments:
-        sequence_output: float [B, S, H], the encoder's output.
-        left_positions: int [B, K], s - 1 for each slot.
-        right_positions: int [B, K], e + 1 for each slot.
-        offsets: int [B, K], i - s for each slot; larger offsets take the table's last row.
+        sequence_output: outputs of the encoder, float [B, S, H].
+        left_positions: s - 1 for each slot, int [B, K].
+        right_positions: e + 1 for each slot, int [B, K].
+        offsets: i - s for each slot, int [B, K]. Larger offsets get the last row of p.
 
     Returns:
         Logits, float32 [B, K, V].
@@ -39,7 +42,7 @@ class SpanBoundaryHead(keras.layers.Layer):
     backbone = spanbert_tf.models.SpanBertBackbone(28996, 12, 12, 768, 3072)
     head = spanbert_tf.layers.SpanBoundaryHead(backbone.token_embedding)
     outputs = np.ones((1, 12, 768), "float32")
-    # The tokens at 3 and 4 are one span, between those at 2 and 5.
+    # The span of positions 3 and 4 lies between positions 2 and 5.
     head(outputs, np.array([[2, 2]]), np.array([[5, 5]]), np.array([[0, 1]]))  # [1, 2, 28996]
     ```
     """
@@ -115,13 +118,14 @@ class SpanBoundaryHead(keras.layers.Layer):
         def boundary(positions: keras.KerasTensor) -> keras.KerasTensor:
             return ops.take_along_axis(sequence_output, positions[:, :, None], axis=1)
 
-        # [B, K, P], then [B, K, 2 H + P]
-        places = self.position_embedding(ops.minimum(offsets, self.max_span_targets - 1))
-        x = ops.concatenate([boundary(left_positions), boundary(right_positions), places], axis=-1)
+        positions = self.position_embedding(ops.minimum(offsets, self.max_span_targets - 1))
+        left = boundary(left_positions)  # [B, K, H]
+        right = boundary(right_positions)
+        x = ops.concatenate([left, right, positions], axis=-1)  # [B, K, 2 H + span_position_dim]
         for dense, layer_norm in zip(self.dense_layers, self.layer_norms, strict=True):
             x = layer_norm(dense(x))  # [B, K, H]
         logits = self.token_embedding(x, reverse=True)  # [B, K, V]
-        # Float32, like the logits of KerasHub's masked-language-model head in a graph.
+        # The logits are float32, like those of KerasHub's head in a graph.
         return ops.add(ops.cast(logits, "float32"), ops.cast(self.bias, "float32"))
 
     def get_config(self) -> dict:

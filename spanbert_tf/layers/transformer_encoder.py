@@ -1,7 +1,7 @@
-"""A layer of BERT's encoder.
+"""A transformer layer of BERT's encoder.
 
-B rows, S positions, N heads, D width of a head, H = N · D, R = B · S, I width of the feed-forward
-network.
+Shapes: B rows, S positions, N heads, D width of a head, H = N · D width of the encoder, R = B · S,
+I width of the feed-forward network.
 """
 
 from collections.abc import Sequence
@@ -20,18 +20,18 @@ _PROJECTIONS = ("query", "key", "value")
 class TransformerEncoder(keras.layers.Layer):
     """Self-attention and a feed-forward network, each followed by a residual and a normalization.
 
-    It computes what `keras_hub.layers.TransformerEncoder` computes with the activation `"gelu"`,
-    and has the same weights under the same names, so that each reads the other's files of weights.
-    What differs, measured on a CPU (`python -m benchmarks.question_answering`):
+    It computes the same as `keras_hub.layers.TransformerEncoder` with the activation `"gelu"`. Its
+    weights have the same names, so both classes read each other's files of weights. It is faster on
+    a CPU (`python -m benchmarks.question_answering`), because
 
-    - queries, keys and values are one matrix product and one transposition;
-    - all products with kernels are of matrices [R, H], with which TensorFlow fuses bias and GELU in
-      inference;
-    - padding is added to the attention scores in place of a selection over [B, N, S, S];
-    - training keeps less and computes less, see `operations`.
+    - queries, keys and values are computed by one matrix product and one transposition;
+    - all products with kernels are products of matrices [R, H], with which TensorFlow fuses bias
+      and GELU in inference;
+    - padding is added to the attention scores, instead of a selection over [B, N, S, S];
+    - training stores less and computes less, see `operations`.
 
-    The Keras layers inside hold the weights; this class computes with them. They cannot be
-    quantized, nor adapted by Keras' `enable_lora`: give `lora_rank` instead.
+    The layer contains Keras layers, which hold the weights, and computes with these weights itself.
+    It can neither be quantized nor adapted by Keras' `enable_lora`; use `lora_rank` instead.
 
     Args:
         intermediate_dim: int. Width of the feed-forward network.
@@ -41,24 +41,25 @@ class TransformerEncoder(keras.layers.Layer):
             BERT. On JAX, attention without dropout can take a fused kernel.
         layer_norm_epsilon: float. Epsilon of both layer normalizations.
         kernel_initializer: initializer of the kernels.
-        lora_rank: int. Rank of low-rank adapters (Hu et al., 2021), see `LowRankAdapter`. With a
-            rank the adapters are the only weights that are trained. `None`: no adapters.
+        lora_rank: int. Rank of low-rank adapters (Hu et al., 2021), see `LowRankAdapter`. Only the
+            adapters are trained then. `None`: no adapters.
         lora_alpha: float. Scale of the adapters; by default `lora_rank`.
-        lora_targets: names of the projections with an adapter, of `"query"`, `"key"`, `"value"`; by
-            default queries and values (Hu et al., 4.2).
+        lora_targets: names of the projections with an adapter, among `"query"`, `"key"` and
+            `"value"`; by default queries and values (Hu et al., 4.2).
 
     Raises:
-        ValueError: `lora_targets` names another projection; when the layer is built, `num_heads`
-            does not divide the width; when it is called, a layer inside was quantized or adapted.
+        ValueError: `lora_targets` names another projection; from `build`, `num_heads` does not
+            divide the width of the inputs; from a call, Keras has quantized or adapted a layer
+            inside.
 
     Attributes:
-        gradient_checkpointing: bool. Whether training keeps only the layer's inputs, and computes
-            the rest again for the gradients (Chen et al., 2016), with the same dropout.
+        gradient_checkpointing: bool. Whether training stores only the inputs of the layer, and
+            computes the rest again for the gradients (Chen et al., 2016), with the same dropout.
         adapters: dict from names of projections to their `LowRankAdapter`.
 
     Call arguments:
         inputs: float tensor [B, S, H].
-        padding_mask: int or bool tensor [B, S], 0 for padding. `None`: there is no padding.
+        padding_mask: int or bool tensor [B, S], 0 for padding. `None` if there is no padding.
         training: bool. Whether to apply dropout.
 
     Returns:
@@ -103,7 +104,7 @@ class TransformerEncoder(keras.layers.Layer):
         attention_dropout = self.attention_dropout
         if attention_dropout is None:
             attention_dropout = self.dropout
-        # The names of attributes and layers are KerasHub's: they are the paths in files of weights.
+        # The attributes and layers have KerasHub's names, which are the paths in files of weights.
         self._self_attention_layer = keras.layers.MultiHeadAttention(
             num_heads=self.num_heads,
             key_dim=hidden_dim // self.num_heads,
@@ -133,7 +134,7 @@ class TransformerEncoder(keras.layers.Layer):
             self.freeze_all_but_adapters()
 
     def freeze_all_but_adapters(self) -> None:
-        """Freezes each layer inside that is no adapter."""
+        """Freezes all layers inside except the adapters."""
         adapters = {id(adapter) for adapter in self.adapters.values()}
         for layer in self._flatten_layers(include_self=False):
             if id(layer) not in adapters:
@@ -192,39 +193,41 @@ class TransformerEncoder(keras.layers.Layer):
         dropouts: Sequence[Dropout],
         training: bool,
     ) -> keras.KerasTensor:
-        """The layer's outputs, a function of its arguments and weights alone.
+        """Computes the outputs of the layer as a pure function of the arguments and the weights.
 
         Args:
             inputs: float tensor [B, S, H].
             padding_mask: int or bool tensor [B, S], 0 for padding.
-            dropouts: of the attention weights, the attention's output and the feed-forward network.
-            training: whether gradients will be taken.
+            dropouts: the dropouts of the attention weights, of the output of attention and of the
+                output of the feed-forward network.
+            training: whether gradients will be computed.
 
         Returns:
             A float tensor [B, S, H].
         """
         batch_size, length = ops.shape(inputs)[:2]
         hidden_dim = inputs.shape[-1]
-        of_weights, of_attention, of_network = dropouts
+        weights_dropout, attention_dropout, network_dropout = dropouts
         x = ops.reshape(inputs, (-1, hidden_dim))  # [R, H]
 
         projected = self._project(x, training)  # [R, 3 H]
         head_dim = hidden_dim // self.num_heads
         by_head = ops.reshape(projected, (batch_size, length, 3, self.num_heads, head_dim))
-        heads = operations.attention(by_head, padding_mask, of_weights, training)  # [B, S, N, D]
+        # [B, S, N, D]
+        heads = operations.attention(by_head, padding_mask, weights_dropout, training)
         heads = ops.reshape(heads, (-1, hidden_dim))
         dense = self._self_attention_layer.output_dense
         norm = self._self_attention_layer_norm
-        x = operations.project_and_normalize(dense, heads, x, of_attention, norm, training)
+        x = operations.project_and_normalize(dense, heads, x, attention_dropout, norm, training)
 
         inner = operations.dense_gelu(self._feedforward_intermediate_dense, x, training)  # [R, I]
         dense = self._feedforward_output_dense
         norm = self._feedforward_layer_norm
-        x = operations.project_and_normalize(dense, inner, x, of_network, norm, training)
+        x = operations.project_and_normalize(dense, inner, x, network_dropout, norm, training)
         return ops.reshape(x, (batch_size, length, hidden_dim))
 
     def _project(self, x: keras.KerasTensor, training: bool) -> keras.KerasTensor:
-        """Queries, keys and values of rows [R, H] side by side, [R, 3 H]."""
+        """Computes the queries, keys and values of rows [R, H], side by side, [R, 3 H]."""
         hidden_dim = x.shape[-1]
         attention = self._self_attention_layer
         layers = (attention.query_dense, attention.key_dense, attention.value_dense)
@@ -243,7 +246,7 @@ class TransformerEncoder(keras.layers.Layer):
         return ops.add(projected, ops.concatenate(changes, axis=1))
 
     def _check_layers(self) -> None:
-        """Refuses layers that Keras changed after build, whose kernels `compute` reads itself."""
+        """Raises an error if Keras has changed layers inside, whose kernels `compute` reads."""
         for layer in self._flatten_layers(include_self=False):
             is_quantized = getattr(layer, "quantization_mode", None) is not None
             if is_quantized or getattr(layer, "lora_enabled", False):

@@ -1,8 +1,7 @@
-"""The operations of a transformer layer, as the backend of Keras computes them fastest.
+"""The operations of a transformer layer, in the fastest implementation for the backend of Keras.
 
-The modules `tensorflow`, `jax` and `plain` have the same functions, which `plain` documents. The
-backend is asked for here, once; the layers call these names and do not ask. mypy reads the types
-of the first module and reports each other import of its name.
+The modules `tensorflow`, `jax` and `plain` have the same functions, which `plain` documents. Only
+this module asks for the backend. mypy reads the types of the first module.
 """
 
 import keras

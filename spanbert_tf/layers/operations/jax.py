@@ -1,6 +1,6 @@
 """The operations of a transformer layer on JAX; the functions are those of `plain`.
 
-B rows, S positions, N heads, D width of a head, H width of a layer, V vocabulary.
+Shapes: B rows, S positions, N heads, D width of a head, H = N · D width of the encoder.
 """
 
 import functools
@@ -23,18 +23,18 @@ fused_projection = plain.fused_projection
 placeholder_zeros = plain.placeholder_zeros
 vocabulary_crossentropy = plain.vocabulary_crossentropy
 
-# In XLA_FLAGS before JAX sees a card: the same bits from one run to the next. XLA's own products in
-# Triton have no settings then, which makes JAX 0.11 fail.
+# With these XLA_FLAGS, set before JAX initializes a GPU, a run computes the same bits each time.
+# JAX 0.11 fails with them unless XLA's matrix products by Triton are switched off.
 DETERMINISTIC = "--xla_gpu_deterministic_ops=true --xla_gpu_enable_triton_gemm=false"
-# XLA ends the process when it records attention that drops (JAX 0.11: `local_device_ordinal`).
+# XLA aborts when it records attention with dropout (JAX 0.11: `local_device_ordinal`).
 _RECORDED = "--xla_gpu_enable_command_buffer"
-_MULTIPLE = 64  # of the rows of a table in a matrix product
+_MULTIPLE = 64  # to which the rows of a table are padded in a matrix product
 
 
 def kernel_seed(layer: keras.layers.Dropout, path: str) -> int:
-    """As in `plain`; another one for each layer and run.
+    """See `plain`; the seed differs between layers and runs.
 
-    In a model without values, which is only compiled, it depends on the layer alone.
+    In a model without values, which is only compiled, it depends only on the layer.
     """
     if not layer.rate:
         return 0
@@ -45,10 +45,10 @@ def kernel_seed(layer: keras.layers.Dropout, path: str) -> int:
 
 
 def apply_dropout(x: jax.Array, dropout: Dropout) -> jax.Array:
-    """As in `plain`, from 16 random bits a value, which the device's own generator draws.
+    """See `plain`; this draws 16 random bits for each element by the generator of the device.
 
-    JAX' default computes each bit itself. Under `keras.distribution` it is Keras' own dropout: the
-    device's generator would draw the numbers of the whole batch on each device.
+    JAX's default generator is computed in software. Under `keras.distribution`, Keras' dropout is
+    used, because the generator would draw the numbers of the whole batch on each device.
     """
     if not dropout.rate or dropout.seed is None or keras.distribution.distribution():
         return plain.apply_dropout(x, dropout)
@@ -59,7 +59,7 @@ def apply_dropout(x: jax.Array, dropout: Dropout) -> jax.Array:
 
 
 def _draw_bits(seed: jax.Array, shape: Sequence[int]) -> jax.Array:
-    """16 random bits for each value of a shape, uint16."""
+    """Draws 16 random bits for each element of a shape, uint16."""
     size = math.prod(shape)
     key = jax.random.wrap_key_data(ops.concatenate([seed, seed]), impl="rbg")
     words = jax.random.bits(key, [(size + 1) // 2], "uint32")
@@ -70,7 +70,7 @@ def _draw_bits(seed: jax.Array, shape: Sequence[int]) -> jax.Array:
 def attention(
     by_head: jax.Array, padding_mask: jax.Array, dropout: Dropout, training: bool
 ) -> jax.Array:
-    """As in `plain`; one operation where nothing is dropped, or a kernel can drop."""
+    """See `plain`; this is one operation without dropout, or if a kernel supports dropout."""
     if dropout.rate and not _can_drop_in_kernel(by_head):
         drop = functools.partial(apply_dropout, dropout=dropout)
         return plain.attend(by_head, padding_mask, drop)
@@ -78,11 +78,13 @@ def attention(
 
 
 def _can_drop_in_kernel(by_head: jax.Array) -> bool:
-    """Whether a kernel can drop attention weights of queries, keys and values [B, S, 3, N, D].
+    """Whether a kernel supports dropout of the weights of attention over [B, S, 3, N, D].
 
-    Only cuDNN's can, where XLA_FLAGS stops XLA from recording commands. cuDNN counts its random
-    numbers itself, in each process from 0 on: a resumed run draws other numbers than one that was
-    not stopped, so a deterministic run does without. Several devices would drop the same values.
+    Only cuDNN's kernel does, if XLA_FLAGS switches off the recording of commands. It is not used
+
+    - in a deterministic run: cuDNN counts its random numbers from 0 in each process, so a resumed
+      run would draw other numbers than an uninterrupted one;
+    - on several devices, which would drop the same values.
     """
     flags = dict(flag.partition("=")[::2] for flag in os.environ.get("XLA_FLAGS", "").split())
     is_recorded = flags.get(_RECORDED, "all") != ""
@@ -96,11 +98,13 @@ def _can_drop_in_kernel(by_head: jax.Array) -> bool:
 
 
 def _attend_in_kernel(by_head: jax.Array, padding_mask: jax.Array, dropout: Dropout) -> jax.Array:
-    """Attention as one operation, float [B, S, N, D]."""
+    """Computes attention as one operation, float [B, S, N, D]."""
     query, key, value = ops.unstack(by_head, 3, axis=2)  # [B, S, N, D]
     batch_size, length, _, head_dim = query.shape
     mask = ops.cast(padding_mask, "bool")[:, None, None, :]
-    mask = jnp.broadcast_to(mask, (batch_size, 1, length, length))  # cuDNN's takes no other shape
+    mask = jnp.broadcast_to(
+        mask, (batch_size, 1, length, length)
+    )  # the only shape that cuDNN takes
     if dropout.rate:
         from jax._src.cudnn.fused_attention_stablehlo import dot_product_attention
 
@@ -113,18 +117,18 @@ def _attend_in_kernel(by_head: jax.Array, padding_mask: jax.Array, dropout: Drop
             dropout_rate=dropout.rate,
             seed=dropout.kernel_seed,
         )
-    # Keras' kernel for TPUs reads the first row's mask for all rows. cuDNN's takes no odd length in
-    # training, which Keras checks too late where layers are computed again. `None`: Keras chooses.
-    fused = None
+    # Keras' kernel for TPUs uses the mask of the first row for all rows. cuDNN takes no odd length
+    # in training, and Keras checks this too late with gradient checkpointing.
+    fused = None  # Keras chooses
     if length % 2 or jax.default_backend() == "tpu":
         fused = False
     return ops.dot_product_attention(query, key, value, mask=mask, flash_attention=fused)
 
 
 def dense_gelu(dense: keras.layers.Dense, x: jax.Array, training: bool) -> jax.Array:
-    """As in `plain`; in training only the projection is kept, and the derivative computed of it.
+    """See `plain`; in training, this stores only the projection.
 
-    A GPU spends its time on memory here.
+    The gradient computes the derivative again, since a GPU is limited by memory transfers here.
     """
     if not training:
         return plain.dense_gelu(dense, x, training)
@@ -158,7 +162,7 @@ def project_and_normalize(
     norm: keras.layers.LayerNormalization,
     training: bool,
 ) -> jax.Array:
-    """As in `plain`; values in half precision are normalized in one pass."""
+    """See `plain`; this normalizes values in half precision in one pass."""
     total = apply_dropout(plain.project(dense, x), dropout) + residual
     if total.dtype not in (jnp.bfloat16, jnp.float16):
         return norm(total)
@@ -167,10 +171,10 @@ def project_and_normalize(
 
 @functools.partial(jax.custom_vjp, nondiff_argnums=(3,))
 def _normalize(x: jax.Array, gamma: jax.Array, beta: jax.Array, epsilon: float) -> jax.Array:
-    """Layer normalization of values in half precision, [..., H], with gamma and beta [H].
+    """Normalizes values in half precision, […, H], with gamma and beta [H].
 
-    Mean and variance come from one pass in float32, the variance as `E[x²] - E[x]²`. That loses
-    less than the rounding of the values has lost.
+    Mean and variance are computed in one pass in float32, the variance as E[x²] - E[x]². This loses
+    less precision than the rounding of the values.
     """
     return _normalize_forward(x, gamma, beta, epsilon)[0]
 
@@ -192,19 +196,23 @@ def _normalize_backward(
 ) -> tuple[jax.Array, jax.Array, jax.Array]:
     x, mean, inverse, gamma = kept
     normalized = (x.astype("float32") - mean) * inverse
-    of_x, of_gamma, of_beta = plain.normalization_gradients(
+    x_gradient, gamma_gradient, beta_gradient = plain.normalization_gradients(
         upstream.astype("float32"), normalized, inverse, gamma
     )
-    return of_x.astype(x.dtype), of_gamma.astype(gamma.dtype), of_beta.astype(gamma.dtype)
+    return (
+        x_gradient.astype(x.dtype),
+        gamma_gradient.astype(gamma.dtype),
+        beta_gradient.astype(gamma.dtype),
+    )
 
 
 _normalize.defvjp(_normalize_forward, _normalize_backward)
 
 
 def tied_logits(rows: jax.Array, table: jax.Array) -> jax.Array:
-    """As in `plain`, of a table that is padded to a multiple of 64 rows.
+    """See `plain`; this pads the table to a multiple of 64 rows.
 
-    A GPU multiplies odd sizes, such as BERT's 30,522, with slower kernels.
+    A GPU uses slower kernels for other sizes, such as BERT's 30,522.
     """
     num_entries = table.shape[0]
     table = ops.pad(table, [(0, -num_entries % _MULTIPLE), (0, 0)])

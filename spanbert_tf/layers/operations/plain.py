@@ -1,9 +1,9 @@
-"""The operations of a transformer layer in Keras' own operations, which every backend has.
+"""The operations of a transformer layer, implemented by `keras.ops` for all backends.
 
-`tensorflow` and `jax` take from here what they do not compute in another way.
+The modules `tensorflow` and `jax` replace some of these functions.
 
-B rows, S positions, N heads, D width of a head, H = N · D, R = B · S, I width of the feed-forward
-network, V vocabulary.
+Shapes: B rows, S positions, N heads, D width of a head, H = N · D width of the encoder, R = B · S,
+I width of the feed-forward network, V entries of the vocabulary.
 """
 
 import contextlib
@@ -18,16 +18,16 @@ from keras.src.backend.common.variables import AutocastScope
 
 _MASKED = -1e9  # added to the scores of padding
 _MASKED_FLOAT16 = -3e4
-NUM_16_BITS = 2**16  # values that 16 random bits can have
+NUM_16_BITS = 2**16  # number of values of 16 random bits
 
 
 class Dropout(NamedTuple):
-    """A dropout whose random number is drawn: it drops the same values each time it is applied.
+    """A dropout with a drawn seed, so that it drops the same values each time it is applied.
 
     Attributes:
-        rate: share of the values that are dropped; 0 drops nothing.
-        seed: the random number, int [2]; `None` where the rate is 0.
-        kernel_seed: seed of a kernel that counts its random numbers itself, see `kernel_seed`.
+        rate: share of the values to drop; 0 drops nothing.
+        seed: the seed, int [2]; `None` if the rate is 0.
+        kernel_seed: seed of a kernel that draws its own random numbers, see `kernel_seed`.
     """
 
     rate: float = 0.0
@@ -36,14 +36,14 @@ class Dropout(NamedTuple):
 
     @classmethod
     def draw(cls, layer: keras.layers.Dropout, kernel_seed: int = 0) -> "Dropout":
-        """The dropout of a Keras layer, with the layer's next random number."""
+        """Draws the next seed of the dropout of a Keras layer."""
         if not layer.rate:
             return cls()
         return cls(layer.rate, layer.seed_generator.next(), kernel_seed)
 
 
 class _DrawnSeed(keras.random.SeedGenerator):
-    """A seed generator that returns the same number at each call."""
+    """A seed generator that returns the same seed at each call."""
 
     def __init__(self, seed: keras.KerasTensor) -> None:
         self._seed = seed
@@ -53,7 +53,9 @@ class _DrawnSeed(keras.random.SeedGenerator):
 
 
 def kernel_seed(layer: keras.layers.Dropout, path: str) -> int:
-    """The seed of the attention kernel that draws its own random numbers; only JAX has one.
+    """Returns the seed of an attention kernel that draws its own random numbers.
+
+    Only JAX has such a kernel.
 
     Args:
         layer: dropout of the attention weights.
@@ -63,16 +65,16 @@ def kernel_seed(layer: keras.layers.Dropout, path: str) -> int:
 
 
 def apply_dropout(x: keras.KerasTensor, dropout: Dropout) -> keras.KerasTensor:
-    """Drops values of a float tensor, and scales the others by `1 / (1 - rate)`."""
+    """Drops values of a tensor, and multiplies the others by `1 / (1 - rate)`."""
     if not dropout.rate:
         return x
     return keras.random.dropout(x, dropout.rate, seed=_DrawnSeed(dropout.seed))
 
 
 def num_kept_of_16_bits(rate: float) -> int:
-    """How many of the 2^16 values of 16 random bits keep a value: never none, never all.
+    """Returns how many of the 2^16 values of 16 random bits keep an element: 1 to 2^16 - 1.
 
-    16 bits resolve rates to 1.5e-5. Kept values are scaled by the rate that is really used.
+    16 bits resolve rates to 1.5e-5. Kept elements are scaled by the rate that is actually used.
     """
     num_kept = round((1 - rate) * NUM_16_BITS)
     return min(max(num_kept, 1), NUM_16_BITS - 1)
@@ -81,15 +83,15 @@ def num_kept_of_16_bits(rate: float) -> int:
 def fused_projection(
     x: keras.KerasTensor, kernels: Sequence[keras.KerasTensor], training: bool
 ) -> keras.KerasTensor:
-    """One matrix product with several kernels.
+    """Multiplies rows with several kernels by one matrix product.
 
     Args:
         x: float tensor [R, H].
-        kernels: K float tensors [H, H].
-        training: whether gradients will be taken.
+        kernels: float tensors [H, H].
+        training: whether gradients will be computed.
 
     Returns:
-        The K products side by side, [R, K · H].
+        The products side by side, [R, kernels · H].
     """
     return ops.matmul(x, ops.concatenate(kernels, axis=1))
 
@@ -97,13 +99,13 @@ def fused_projection(
 def attention(
     by_head: keras.KerasTensor, padding_mask: keras.KerasTensor, dropout: Dropout, training: bool
 ) -> keras.KerasTensor:
-    """Scaled dot-product attention (Vaswani et al., 2017, equation 1), dropping attention weights.
+    """Computes scaled dot-product attention (Vaswani et al., 2017, equation 1) with dropout.
 
     Args:
         by_head: queries, keys and values, float [B, S, 3, N, D].
         padding_mask: int or bool [B, S], 0 for padding.
-        dropout: of the attention weights.
-        training: whether gradients will be taken.
+        dropout: dropout of the attention weights.
+        training: whether gradients will be computed.
 
     Returns:
         A float tensor [B, S, N, D].
@@ -116,7 +118,7 @@ def attend(
     padding_mask: keras.KerasTensor,
     drop: Callable[[keras.KerasTensor], keras.KerasTensor],
 ) -> keras.KerasTensor:
-    """Attention operation by operation; `drop` is applied to the attention weights [B, N, S, S]."""
+    """Computes attention by single operations; `drop` maps attention weights [B, N, S, S]."""
     query, key, value = split_heads(by_head)
     scores = ops.matmul(query, ops.transpose(key, (0, 1, 3, 2)))  # [B, N, S, S]
     weights = ops.softmax(scores + padding_scores(padding_mask, query.dtype), axis=-1)
@@ -125,7 +127,7 @@ def attend(
 
 
 def split_heads(by_head: keras.KerasTensor) -> list[keras.KerasTensor]:
-    """Queries (divided by √D), keys and values [B, N, S, D] of [B, S, 3, N, D]."""
+    """Splits [B, S, 3, N, D] into queries (divided by √D), keys and values, [B, N, S, D]."""
     by_part = ops.transpose(by_head, (2, 0, 3, 1, 4))  # [3, B, N, S, D]
     query, key, value = ops.unstack(by_part, 3, axis=0)
     head_dim = by_head.shape[-1]
@@ -134,7 +136,7 @@ def split_heads(by_head: keras.KerasTensor) -> list[keras.KerasTensor]:
 
 
 def padding_scores(padding_mask: keras.KerasTensor, dtype: Any) -> keras.KerasTensor:
-    """What is added to the scores of keys: a large negative number for padding, [B, 1, 1, S]."""
+    """Returns terms to add to scores, large negative numbers for padding, [B, 1, 1, S]."""
     masked = _MASKED
     if keras.backend.standardize_dtype(dtype) == "float16":
         masked = _MASKED_FLOAT16
@@ -145,12 +147,12 @@ def padding_scores(padding_mask: keras.KerasTensor, dtype: Any) -> keras.KerasTe
 def dense_gelu(
     dense: keras.layers.Dense, x: keras.KerasTensor, training: bool
 ) -> keras.KerasTensor:
-    """The exact GELU of a projection.
+    """Computes a projection and its exact GELU.
 
     Args:
         dense: a layer with the activation `"gelu"`.
         x: float tensor [R, H].
-        training: whether gradients will be taken.
+        training: whether gradients will be computed.
 
     Returns:
         A float tensor [R, I].
@@ -161,9 +163,9 @@ def dense_gelu(
 def gelu_terms(
     x: keras.KerasTensor,
 ) -> tuple[keras.KerasTensor, keras.KerasTensor, keras.KerasTensor]:
-    """`x`, Φ(x) and φ(x), the normal distribution and its density, in float32.
+    """Computes x, Φ(x) and φ(x), the normal distribution and its density, in float32.
 
-    GELU(x) is `x · Φ(x)`, and its derivative `Φ(x) + x · φ(x)`.
+    GELU(x) is x · Φ(x), and its derivative is Φ(x) + x · φ(x).
     """
     values = ops.cast(x, "float32")
     scaled = values * math.sqrt(0.5)
@@ -180,15 +182,15 @@ def project_and_normalize(
     norm: keras.layers.LayerNormalization,
     training: bool,
 ) -> keras.KerasTensor:
-    """`norm(residual + dropout(dense(x)))`.
+    """Computes `norm(residual + dropout(dense(x)))`.
 
     Args:
-        dense: a layer with a kernel of I · H numbers and a bias [H].
+        dense: a layer whose kernel has I · H elements, and whose bias is [H].
         x: float tensor [R, I].
         residual: float tensor [R, H].
-        dropout: of the projection.
+        dropout: dropout of the projection.
         norm: the layer normalization.
-        training: whether gradients will be taken.
+        training: whether gradients will be computed.
 
     Returns:
         A float tensor [R, H].
@@ -197,7 +199,7 @@ def project_and_normalize(
 
 
 def project(dense: keras.layers.Layer, x: keras.KerasTensor) -> keras.KerasTensor:
-    """The product of rows [R, I] with a layer's kernel, and its bias, [R, H]."""
+    """Multiplies rows [R, I] with the kernel of a layer, and adds its bias, [R, H]."""
     kernel = ops.reshape(dense.kernel, (x.shape[-1], -1))
     return ops.add(ops.matmul(x, kernel), dense.bias)
 
@@ -208,34 +210,34 @@ def normalization_gradients(
     inverse: keras.KerasTensor,
     gamma: keras.KerasTensor,
 ) -> tuple[keras.KerasTensor, keras.KerasTensor, keras.KerasTensor]:
-    """Gradients of layer normalization, `gamma · normalized + beta` (Ba et al., 2016).
+    """Computes the gradients of layer normalization, gamma · normalized + beta (Ba et al., 2016).
 
     Args:
-        upstream: gradient of the outputs, float32 [..., H].
-        normalized: the inputs less their mean, divided by their deviation, float32 [..., H].
-        inverse: one divided by that deviation, float32 [..., 1].
+        upstream: gradient of the outputs, float32 […, H].
+        normalized: the inputs minus their mean, divided by their deviation, float32 […, H].
+        inverse: one divided by this deviation, float32 […, 1].
         gamma: float32 [H].
 
     Returns:
-        The gradients of the inputs [..., H], of gamma [H] and of beta [H], float32.
+        The gradients of the inputs […, H], of gamma [H] and of beta [H], float32.
     """
     scaled = upstream * gamma
-    mean = ops.mean(scaled, axis=-1, keepdims=True)  # [..., 1]
+    mean = ops.mean(scaled, axis=-1, keepdims=True)  # […, 1]
     product_mean = ops.mean(scaled * normalized, axis=-1, keepdims=True)
-    of_inputs = inverse * (scaled - mean - normalized * product_mean)
+    inputs_gradient = inverse * (scaled - mean - normalized * product_mean)
     rows = tuple(range(len(upstream.shape) - 1))
-    of_gamma = ops.sum(upstream * normalized, axis=rows)
-    of_beta = ops.sum(upstream, axis=rows)
-    return of_inputs, of_gamma, of_beta
+    gamma_gradient = ops.sum(upstream * normalized, axis=rows)
+    beta_gradient = ops.sum(upstream, axis=rows)
+    return inputs_gradient, gamma_gradient, beta_gradient
 
 
 def tied_logits(rows: keras.KerasTensor, table: keras.KerasTensor) -> keras.KerasTensor:
-    """Logits [R, V] of rows [R, H] and an embedding table [V, H]."""
+    """Computes logits [R, V] from rows [R, H] and the embedding table [V, H]."""
     return ops.matmul(rows, ops.transpose(table))
 
 
 def placeholder_zeros(shape: tuple[int, ...], dtype: str) -> keras.KerasTensor:
-    """Zeros that will be overwritten before anything reads them."""
+    """Returns zeros that will be overwritten before anything reads them."""
     return ops.zeros(shape, dtype)
 
 
@@ -245,16 +247,16 @@ def call_in_training(
     padding_mask: keras.KerasTensor,
     dropouts: Sequence[Dropout],
 ) -> keras.KerasTensor:
-    """`layer.compute` in a training step.
+    """Calls `layer.compute` in a training step.
 
-    With `layer.gradient_checkpointing` only the inputs are kept: the rest is computed again for the
-    gradients (Chen et al., 2016), with the same random numbers.
+    With `layer.gradient_checkpointing`, only the inputs are stored, and the rest is computed again
+    for the gradients (Chen et al., 2016), with the same random numbers.
 
     Args:
         layer: a `TransformerEncoder`.
         x: float tensor [B, S, H].
         padding_mask: int or bool tensor [B, S], 0 for padding.
-        dropouts: of the attention weights, the attention's output and the feed-forward network.
+        dropouts: as for `TransformerEncoder.compute`.
 
     Returns:
         A float tensor [B, S, H].
@@ -265,12 +267,12 @@ def call_in_training(
 
 
 def pure_call(layer: keras.layers.Layer) -> Callable[..., keras.KerasTensor]:
-    """`layer.compute` as a function of inputs, padding mask, dropouts and the values of weights.
+    """Returns `layer.compute` as a function of inputs, padding mask, dropouts and weights.
 
-    Without values it uses the layer's own weights. The function does not keep the layer alive:
-    TensorFlow never frees a graph that has custom gradients.
+    Without values of weights, the function uses the layer's own. It does not keep the layer alive,
+    because TensorFlow never frees a graph with custom gradients.
     """
-    reference: Callable[[], Any] = weakref.ref(layer)  # whoever calls it has the layer
+    reference: Callable[[], Any] = weakref.ref(layer)  # the caller keeps the layer alive
     is_checkpointed = layer.gradient_checkpointing
 
     def call(x: Any, padding_mask: Any, dropouts: Sequence[Dropout], *values: Any) -> Any:
@@ -279,7 +281,7 @@ def pure_call(layer: keras.layers.Layer) -> Callable[..., keras.KerasTensor]:
             weights = contextlib.nullcontext()
             if values:
                 weights = keras.StatelessScope(_weight_values(layer, values))
-            # The second computation takes place outside of the layer's own scope of casts.
+            # The second computation is outside of the scope in which Keras casts for the layer.
             with weights, AutocastScope(layer.compute_dtype):
                 return layer.compute(x, padding_mask, dropouts, training=True)
 
@@ -291,7 +293,7 @@ def pure_call(layer: keras.layers.Layer) -> Callable[..., keras.KerasTensor]:
 
 
 def _weight_values(layer: keras.layers.Layer, values: Sequence[Any]) -> list[tuple]:
-    """Each weight and its value; that of a frozen weight has no gradient."""
+    """Pairs weights with values; frozen weights get values without gradients."""
     pairs = []
     for weight, value in zip(layer.weights, values, strict=True):
         if not weight.trainable:
@@ -303,15 +305,15 @@ def _weight_values(layer: keras.layers.Layer, values: Sequence[Any]) -> list[tup
 def vocabulary_crossentropy(
     labels: keras.KerasTensor, logits: keras.KerasTensor
 ) -> tuple[keras.KerasTensor, keras.KerasTensor]:
-    """The cross-entropy of each target, and whether its label has the highest logit.
+    """Computes the cross-entropy of each target, and whether its label has the highest logit.
 
     Args:
-        labels: int [...].
-        logits: float32 [..., V].
+        labels: int […].
+        logits: float32 […, V].
 
     Returns:
-        Losses in nats, float32 [...], and whether the label has the highest logit, bool [...]; of
-        equal logits the first counts as the highest.
+        Losses in nats, float32 […], and whether the label has the highest logit, bool […]. The
+        first of equal logits counts as the highest.
     """
     losses = keras.losses.sparse_categorical_crossentropy(labels, logits, from_logits=True)
     return losses, ops.equal(ops.argmax(logits, axis=-1), ops.cast(labels, "int32"))

@@ -1,7 +1,7 @@
-"""One graph for all layers of an encoder, on TensorFlow.
+"""Shares one graph between all layers of an encoder, on TensorFlow.
 
-The layers are one computation with different weights. In a graph each layer calls the same
-function, so that TensorFlow traces, optimizes and keeps it once, not 24 times.
+The layers compute the same function of different weights. In a graph, all layers call one function,
+so TensorFlow traces, optimizes and stores it once, not 24 times.
 """
 
 from collections.abc import Hashable, Sequence
@@ -23,10 +23,10 @@ def call_in_training(
     padding_mask: tf.Tensor,
     dropouts: Sequence[Dropout],
 ) -> tf.Tensor:
-    """Computes as `plain` does, by a function that equal layers share while a graph is built.
+    """See `plain`; in a graph, equal layers call one function.
 
-    The function is traced from the first layer of its kind. Every layer, the first one too, calls
-    it with the values of its own weights, which take the place of the first layer's.
+    The function is traced from the first of these layers. Every layer calls it with the values of
+    its own weights, which replace the weights of the first layer.
     """
     if not _can_share(layer):
         return plain.call_in_training(layer, x, padding_mask, dropouts)
@@ -36,12 +36,12 @@ def call_in_training(
     functions = getattr(graph, _FUNCTIONS)
     key = _description(layer)
     if key not in functions:
-        # If TensorFlow inlined the function, each layer would have a copy of it again.
+        # If TensorFlow inlined the function, each layer would have its own copy.
         attributes = {"_noinline": True}
         functions[key] = tf.function(
             plain.pure_call(layer), autograph=False, experimental_attributes=attributes
         )
-    with AutocastScope(None):  # values that are cast here would be kept for the gradients
+    with AutocastScope(None):  # values that were cast here would be stored for the gradients
         values = [tf.convert_to_tensor(weight.value) for weight in layer.weights]
     return functions[key](x, padding_mask, dropouts, *values)
 
@@ -49,9 +49,9 @@ def call_in_training(
 def _can_share(layer: keras.layers.Layer) -> bool:
     """Whether a graph is being built in which the layer can call a shared function.
 
-    The function keeps what the gradients of all weights need, so a layer with frozen weights does
-    without, unless it is computed again anyway. XLA would take the arguments for constants, because
-    the function returns shapes.
+    The function stores the values that the gradients of all weights need, so a layer with frozen
+    weights does not call it, except with gradient checkpointing. XLA would need constant arguments,
+    because the function returns shapes.
     """
     if tf.executing_eagerly():
         return False
@@ -61,7 +61,7 @@ def _can_share(layer: keras.layers.Layer) -> bool:
 
 
 def _description(layer: keras.layers.Layer) -> Hashable:
-    """What tells one layer's graph from another's, beside the shapes of its arguments."""
+    """Returns a key that is equal for layers with equal graphs, apart from shapes."""
     config = {**layer.get_config(), "name": None}
     are_trainable = tuple(weight.trainable for weight in layer.weights)
     return type(layer), repr(config), layer.gradient_checkpointing, are_trainable

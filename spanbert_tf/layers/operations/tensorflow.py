@@ -1,10 +1,10 @@
 """The operations of a transformer layer on TensorFlow; the functions are those of `plain`.
 
-In training they keep less between the forward and the backward pass than Keras' operations, and
-compute less: each docstring says what. Inference takes Keras' operations, which TensorFlow fuses.
+In training they store less than Keras' operations between the forward and the backward pass, and
+compute less; each docstring says what. Inference uses Keras' operations, which TensorFlow fuses.
 
-B rows, S positions, N heads, D width of a head, H width of a layer, R = B · S, I width of the
-feed-forward network.
+Shapes: B rows, S positions, N heads, D width of a head, H = N · D width of the encoder, R = B · S,
+I width of the feed-forward network, V entries of the vocabulary.
 """
 
 import math
@@ -23,7 +23,7 @@ kernel_seed = plain.kernel_seed
 
 
 def apply_dropout(x: tf.Tensor, dropout: Dropout) -> tf.Tensor:
-    """As in `plain`, from 16 random bits a value in place of 32.
+    """See `plain`; this uses 16 random bits for each element instead of 32.
 
     Drawing random numbers takes up to a tenth of a training step on a CPU.
     """
@@ -36,7 +36,7 @@ def apply_dropout(x: tf.Tensor, dropout: Dropout) -> tf.Tensor:
 def dropout_mask(
     dropout: Dropout, shape: Sequence[int | tf.Tensor]
 ) -> tuple[tf.Tensor | None, float]:
-    """Which values of a shape are kept, bool (`None`: all of them), and the scale of the kept."""
+    """Returns which elements are kept, bool (`None` for all), and the scale of kept elements."""
     if not dropout.rate:
         return None, 1.0
     num_kept = plain.num_kept_of_16_bits(dropout.rate)
@@ -56,19 +56,19 @@ def dropout_mask(
 def fused_projection(
     x: tf.Tensor, kernels: Sequence[keras.KerasTensor], training: bool
 ) -> tf.Tensor:
-    """As in `plain`; in training the concatenated kernels are not kept for the gradients."""
+    """See `plain`; in training, the concatenated kernels are not stored for the gradients."""
     if not training:
         return plain.fused_projection(x, kernels, training)
 
     @tf.custom_gradient
     def project(x: tf.Tensor, *kernels: tf.Tensor) -> tuple[tf.Tensor, Callable]:
         def gradient(upstream: tf.Tensor) -> tuple[tf.Tensor, ...]:
-            # Without the dependency TensorFlow would reuse the first concatenation, and keep it.
+            # Without the dependency, TensorFlow would store and reuse the first concatenation.
             with tf.control_dependencies([upstream]):
                 joined = tf.concat(kernels, axis=1)
-            of_joined = tf.matmul(x, upstream, transpose_a=True)
-            of_kernels = tf.split(of_joined, len(kernels), axis=1)
-            return tf.matmul(upstream, joined, transpose_b=True), *of_kernels
+            joined_gradient = tf.matmul(x, upstream, transpose_a=True)
+            kernel_gradients = tf.split(joined_gradient, len(kernels), axis=1)
+            return tf.matmul(upstream, joined, transpose_b=True), *kernel_gradients
 
         return tf.matmul(x, tf.concat(kernels, axis=1)), gradient
 
@@ -78,7 +78,7 @@ def fused_projection(
 def attention(
     by_head: tf.Tensor, padding_mask: tf.Tensor, dropout: Dropout, training: bool
 ) -> tf.Tensor:
-    """As in `plain`; in training see `training_attention`."""
+    """See `plain`, and for training `training_attention`."""
     if not training:
         return plain.attention(by_head, padding_mask, dropout, training)
     query, key, value = plain.split_heads(by_head)
@@ -90,23 +90,23 @@ def attention(
 def training_attention(
     query: tf.Tensor, key: tf.Tensor, value: tf.Tensor, padding: tf.Tensor, dropout: Dropout
 ) -> tf.Tensor:
-    """Attention that keeps its weights and the bits of its dropout for the gradients, no more.
+    """Computes attention, and stores only its weights and the dropout mask for the gradients.
 
-    Its tensors [B, N, S, S] are the largest of a layer, and each pass over them is a trip to
-    memory. The gradient of the softmax needs, for each query, the sum over the keys of weight times
-    gradient, which is the product of the output with the output's gradient (Dao et al., 2022,
-    appendix B.2) and takes no such pass. Dropped weights are selected away, and the scale of the
-    kept ones is a factor of the output.
+    The tensors [B, N, S, S] are the largest of a layer, and each pass over them costs the transfer
+    from and to memory. The gradient of the softmax needs, for each query, the sum over the keys of
+    weight times gradient. It equals the product of the output and its gradient (Dao et al., 2022,
+    appendix B.2), which needs no such pass. Dropped weights are replaced by 0, and the scale of
+    kept weights is applied to the output.
 
     Args:
         query: float tensor [B, N, S, D], divided by √D.
         key: float tensor [B, N, S, D].
         value: float tensor [B, N, S, D].
-        padding: float tensor, added to the scores; its shape broadcasts to [B, N, S, S].
-        dropout: of the attention weights.
+        padding: float tensor to add to the scores; its shape broadcasts to [B, N, S, S].
+        dropout: dropout of the attention weights.
 
     Returns:
-        A tensor of the shape and type of `value`.
+        A tensor of the shape and dtype of `value`.
     """
     batch_size, num_heads, length, _ = keras.ops.shape(query)
     is_kept, scale = dropout_mask(dropout, (batch_size, num_heads, length, length))
@@ -128,15 +128,15 @@ def training_attention(
             upstream = upstream * scale
             products = tf.cast(upstream, tf.float32) * tf.cast(heads, tf.float32)
             means = tf.reduce_sum(products, axis=-1, keepdims=True)  # [B, N, S, 1]
-            of_kept = tf.matmul(upstream, value, transpose_b=True)  # [B, N, S, S]
-            of_scores = weights * (drop(of_kept) - tf.cast(means, weights.dtype))
-            # Without the dependency TensorFlow would keep the dropped weights from above.
+            kept_gradient = tf.matmul(upstream, value, transpose_b=True)  # [B, N, S, S]
+            scores_gradient = weights * (drop(kept_gradient) - tf.cast(means, weights.dtype))
+            # Without the dependency, TensorFlow would store the result of `drop` from above.
             with tf.control_dependencies([upstream]):
                 kept = drop(weights)
-            of_query = tf.matmul(of_scores, key)
-            of_key = tf.matmul(of_scores, query, transpose_a=True)
-            of_value = tf.matmul(kept, upstream, transpose_a=True)
-            return of_query, of_key, of_value
+            query_gradient = tf.matmul(scores_gradient, key)
+            key_gradient = tf.matmul(scores_gradient, query, transpose_a=True)
+            value_gradient = tf.matmul(kept, upstream, transpose_a=True)
+            return query_gradient, key_gradient, value_gradient
 
         return heads * scale, gradient
 
@@ -144,11 +144,11 @@ def training_attention(
 
 
 def dense_gelu(dense: keras.layers.Dense, x: tf.Tensor, training: bool) -> tf.Tensor:
-    """As in `plain`; in training from `erf`, and only the derivative is kept beside `x`.
+    """See `plain`; in training, this uses `erf`, and stores only `x` and the derivative.
 
-    TensorFlow's own GELU takes `erfc`, which on a CPU is three times as slow as `erf`, and eight
-    times in bfloat16; and its gradient keeps every intermediate result. In inference TensorFlow
-    makes its own GELU part of the matrix product.
+    TensorFlow's GELU uses `erfc`, which on a CPU is three times as slow as `erf`, and eight times
+    as slow in bfloat16. Its gradient stores every intermediate result. In inference, TensorFlow
+    fuses its own GELU with the matrix product.
     """
     if not training:
         return plain.dense_gelu(dense, x, training)
@@ -170,11 +170,11 @@ def dense_gelu(dense: keras.layers.Dense, x: tf.Tensor, training: bool) -> tf.Te
 def _projection_gradients(
     x: tf.Tensor, kernel: tf.Tensor, upstream: tf.Tensor
 ) -> tuple[tf.Tensor, tf.Tensor, tf.Tensor]:
-    """Gradients of `x`, kernel and bias of a projection."""
-    of_x = tf.matmul(upstream, kernel, transpose_b=True)
-    of_kernel = tf.matmul(x, upstream, transpose_a=True)
-    of_bias = tf.raw_ops.BiasAddGrad(out_backprop=upstream)
-    return of_x, of_kernel, of_bias
+    """Computes the gradients of `x`, of the kernel and of the bias of a projection."""
+    x_gradient = tf.matmul(upstream, kernel, transpose_b=True)
+    kernel_gradient = tf.matmul(x, upstream, transpose_a=True)
+    bias_gradient = tf.raw_ops.BiasAddGrad(out_backprop=upstream)
+    return x_gradient, kernel_gradient, bias_gradient
 
 
 def project_and_normalize(
@@ -185,9 +185,9 @@ def project_and_normalize(
     norm: keras.layers.LayerNormalization,
     training: bool,
 ) -> tf.Tensor:
-    """As in `plain`; in training `x`, the normalized sum and the dropout's bits are kept.
+    """See `plain`; in training, this stores `x`, the normalized sum and the dropout mask.
 
-    Keras' operations keep eight tensors.
+    Keras' operations store eight tensors.
     """
     if not training:
         return plain.project_and_normalize(dense, x, residual, dropout, norm, training)
@@ -216,17 +216,23 @@ def project_and_normalize(
         outputs = (tf.cast(total, wide) - mean) * inverse * wide_gamma + tf.cast(beta, wide)
 
         def gradient(upstream: tf.Tensor) -> tuple[tf.Tensor, ...]:
-            # Without the dependency TensorFlow would normalize in the forward pass, and keep it.
+            # Without the dependency, TensorFlow would store the result of the forward pass.
             with tf.control_dependencies([upstream]):
                 normalized = (tf.cast(total, wide) - mean) * inverse
-            of_total, of_gamma, of_beta = plain.normalization_gradients(
+            total_gradient, gamma_gradient, beta_gradient = plain.normalization_gradients(
                 tf.cast(upstream, wide), normalized, inverse, wide_gamma
             )
-            of_total = tf.cast(of_total, x.dtype)
-            of_x, of_kernel, of_bias = _projection_gradients(x, kernel, drop(of_total))
-            of_gamma = tf.cast(of_gamma, gamma.dtype)
-            of_beta = tf.cast(of_beta, beta.dtype)
-            return of_x, of_total, of_kernel, of_bias, of_gamma, of_beta
+            total_gradient = tf.cast(total_gradient, x.dtype)
+            projection = _projection_gradients(x, kernel, drop(total_gradient))
+            x_gradient, kernel_gradient, bias_gradient = projection
+            return (
+                x_gradient,
+                total_gradient,
+                kernel_gradient,
+                bias_gradient,
+                tf.cast(gamma_gradient, gamma.dtype),
+                tf.cast(beta_gradient, beta.dtype),
+            )
 
         return tf.cast(outputs, x.dtype), gradient
 
@@ -241,53 +247,54 @@ def project_and_normalize(
 
 
 def tied_logits(rows: tf.Tensor, table: tf.Tensor) -> tf.Tensor:
-    """As in `plain`, without a transposed table, whose gradient would be transposed, too."""
+    """See `plain`; this does not transpose the table and its gradient."""
     return tf.matmul(rows, table, transpose_b=True)
 
 
 def placeholder_zeros(shape: tuple[int, ...], dtype: str) -> tf.Tensor:
-    """As in `plain`, of memory that the system gives when it is first written."""
+    """See `plain`; the system provides the memory only when it is first written."""
     has_numpy = dtype in ("float32", "float16")
     if not (tf.executing_eagerly() and has_numpy):
         return plain.placeholder_zeros(shape, dtype)
     num_elements = math.prod(shape)
     num_bytes = num_elements * np.dtype(dtype).itemsize
-    # Pages of their own: `np.zeros` may get memory that was used before, and then writes to it.
+    # Not `np.zeros`, which may get used memory and then writes zeros to it.
     memory = mmap.mmap(-1, max(num_bytes, 1), flags=mmap.MAP_PRIVATE | mmap.MAP_ANONYMOUS)
     values = np.frombuffer(memory, dtype, num_elements).reshape(shape)
     return tf.experimental.dlpack.from_dlpack(values.__dlpack__())
 
 
 def vocabulary_crossentropy(labels: tf.Tensor, logits: tf.Tensor) -> tuple[tf.Tensor, tf.Tensor]:
-    """As in `plain`, from the softmax, which is one fast kernel on a CPU.
+    """See `plain`; this uses the softmax, which is one fast kernel on a CPU.
 
-    TensorFlow's own loss computes one exponential after the other for its gradient there, and
-    Keras' `argmax` passes over the logits four times to tell -0.0 from 0.0; with a vocabulary of
-    28,996 the two took a tenth of a small model's step.
+    On a CPU, TensorFlow's loss computes its gradient by one exponential after the other, and Keras'
+    `argmax` passes over the logits four times to distinguish -0.0 from 0.0. With a vocabulary of
+    28,996 entries, both took a tenth of the step of a small model.
     """
     shape = tf.shape(labels)
-    labels = tf.reshape(tf.cast(labels, tf.int32), [-1])  # [N]
-    rows = tf.reshape(logits, [-1, logits.shape[-1]])  # [N, V]
-    best = tf.argmax(rows, axis=-1, output_type=tf.int32)  # [N]
+    labels = tf.reshape(tf.cast(labels, tf.int32), [-1])  # [targets]
+    rows = tf.reshape(logits, [-1, logits.shape[-1]])  # [targets, V]
+    best = tf.argmax(rows, axis=-1, output_type=tf.int32)  # [targets]
     indices = tf.range(tf.size(labels))
-    label_places = tf.stack([indices, labels], axis=1)  # [N, 2]
-    best_places = tf.stack([indices, best], axis=1)  # [N, 2]
+    label_indices = tf.stack([indices, labels], axis=1)  # [targets, 2]
+    best_indices = tf.stack([indices, best], axis=1)  # [targets, 2]
 
     @tf.custom_gradient
     def crossentropy(rows: tf.Tensor) -> tuple[tf.Tensor, object]:
-        shares = tf.nn.softmax(rows)  # [N, V]
-        label_shares = tf.gather_nd(shares, label_places)
-        # The largest share is at least 1 / V, so its logarithm is finite; that of the label's share
-        # may be minus infinity.
-        gaps = tf.gather_nd(rows, best_places) - tf.gather_nd(rows, label_places)
-        losses = gaps - tf.math.log(tf.gather_nd(shares, best_places))  # [N]
+        shares = tf.nn.softmax(rows)  # [targets, V]
+        label_shares = tf.gather_nd(shares, label_indices)
+        # The largest share is at least 1 / V, so its logarithm is finite. The logarithm of the
+        # label's share may be minus infinity.
+        gaps = tf.gather_nd(rows, best_indices) - tf.gather_nd(rows, label_indices)
+        losses = gaps - tf.math.log(tf.gather_nd(shares, best_indices))  # [targets]
 
         def gradient(upstream: tf.Tensor) -> tf.Tensor:
-            # On a CPU the softmax of NaN is finite, and must not be trained on. The loss is used in
-            # its place because `tf.debugging.enable_check_numerics` stops at a constant NaN.
+            # On a CPU, the softmax of NaN is finite, which would hide the NaN. The loss, which is
+            # not finite, replaces the gradient. A constant NaN would stop programs that use
+            # `tf.debugging.enable_check_numerics`.
             upstream = tf.where(tf.math.is_finite(losses), upstream, losses)
             return tf.tensor_scatter_nd_update(
-                shares * upstream[:, None], label_places, (label_shares - 1.0) * upstream
+                shares * upstream[:, None], label_indices, (label_shares - 1.0) * upstream
             )
 
         return losses, gradient
