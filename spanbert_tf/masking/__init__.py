@@ -1,7 +1,7 @@
-"""Dynamic masking inside the tf.data graph: which tokens, what stands in for them, the targets.
+"""Dynamic masking in a tf.data graph: selects tokens, replaces them, and lists the targets.
 
-`MaskingOptions` and `Scheme` are at hand without TensorFlow, for configurations; the rest is
-imported when used.
+`MaskingOptions` and `Scheme`, which configurations use, do not import TensorFlow. The other names
+are imported on first use.
 """
 
 from typing import TYPE_CHECKING

@@ -1,8 +1,8 @@
 """Masks a batch of packed rows: words → selection → masked spans → replacement → targets.
 
-A masked unit becomes [MASK], a random token or stays as it is (80 %, 10 %, 10 %).
+A masked unit becomes [MASK] (80 %), becomes random tokens (10 %) or stays unchanged (10 %).
 
-B rows, S positions, K slots, G blocks a row, V vocabulary entries.
+Shapes: B rows, S positions, K prediction slots, G blocks of a row, V entries of the vocabulary.
 """
 
 import dataclasses
@@ -30,22 +30,26 @@ _TOKEN_BITS = 53  # finer than FRACTION_BITS: a token may occur once in a corpus
 
 
 class TokenDistribution(NamedTuple):
-    """A distribution of tokens."""
+    """A distribution over the vocabulary.
 
-    thresholds: tf.Tensor  # int64 [V], the cumulated shares as fractions of 2^53
+    Attributes:
+        thresholds: cumulative probabilities as fractions of 2^53, int64 [V].
+    """
+
+    thresholds: tf.Tensor
 
     @classmethod
     def from_counts(cls, counts: Sequence[int]) -> "TokenDistribution":
-        """Builds the distribution from the weight of each vocabulary entry."""
+        """Makes a distribution from the weight of each entry of the vocabulary."""
         cumulated = np.cumsum(np.asarray(counts, np.int64)).tolist()
         if not cumulated or not cumulated[-1]:
             raise ValueError("the unigram counts are all 0")
-        # Python integers: the products need more than 64 bits.
+        # Python's integers, because the products need more than 64 bits.
         thresholds = [(count << _TOKEN_BITS) // cumulated[-1] for count in cumulated]
         return cls(tf.constant(thresholds, tf.int64))
 
     def draw(self, bits: tf.Tensor) -> tf.Tensor:
-        """A token id for each uint64 of random bits; int32, the same shape."""
+        """Draws a token id for each uint64 of random bits; int32 of the same shape."""
         shift = tf.constant(64 - _TOKEN_BITS, tf.uint64)
         fractions = tf.cast(tf.bitwise.right_shift(bits, shift), tf.int64)
         found = tf.searchsorted(self.thresholds, tf.reshape(fractions, [-1]), side="right")
@@ -58,11 +62,11 @@ class SpanMasker:
 
     Attributes:
         options: the scheme and its parameters.
-        is_word_start: bool [V], whether an entry begins a word.
-        random_tokens: where random tokens come from.
+        is_word_start: whether each entry of the vocabulary starts a word, bool [V].
+        random_tokens: distribution of random tokens.
         mask_token_id: id of [MASK].
         seed: seed of the run.
-        num_steps: steps from the first rate to the last one, where the rate changes.
+        num_steps: number of steps from the first rate to the last one, if the rate changes.
     """
 
     options: MaskingOptions
@@ -81,15 +85,16 @@ class SpanMasker:
         seed: int = 0,
         num_steps: int | None = None,
     ) -> "SpanMasker":
-        """Builds a masker.
+        """Makes a masker.
 
         Args:
-            vocabulary: entries in order of their ids; those that begin with `##` continue a word.
-            unigram_counts: occurrences of each entry in the training corpus; only
-                `random_tokens="unigrams"` reads them.
+            vocabulary: entries in the order of their ids. Entries that start with `##` continue a
+                word.
+            unigram_counts: number of occurrences of each entry in the training corpus; needed only
+                for `random_tokens="unigrams"`.
             options: the scheme and its parameters; SpanBERT's by default.
-            seed: masks are a function of (seed, epoch, record id), and of the rate.
-            num_steps: steps from the first rate to the last one, where the rate changes.
+            seed: seed of the masks, which are a function of (seed, epoch, record id) and the rate.
+            num_steps: number of steps from the first rate to the last one, if the rate changes.
         """
         options = options or MaskingOptions()
         if options.random_tokens == "uniform":
@@ -118,15 +123,16 @@ class SpanMasker:
 
         Args:
             blocks: the packed rows.
-            epochs: int64 [B], the pass over the data that each row belongs to.
+            epochs: epoch of each row, int64 [B].
             record_ids: int64 [B].
             num_slots: K, from `MaskingOptions.num_slots`.
-            annotated: the spans that the scheme takes from the records, if it does.
-            step: int64 [], the step that the rows are masked for, from 0; where the rate changes
-                from step to step and this is `None`, the last rate counts.
+            annotated: the records' spans, if the scheme uses them.
+            step: the step for which the rows are masked, from 0, int64 []. If the rate changes from
+                step to step and this is `None`, the last rate counts.
 
         Returns:
-            `token_ids` (int32 [B, S]) with replacements, and the features of `target_features`.
+            A dict of `token_ids`, int32 [B, S], with replacements, and of the features of
+            `target_features`.
         """
         keys = row_keys(self.seed, epochs, record_ids)
         if step is None or self.num_steps is None:
@@ -154,18 +160,18 @@ def _replace_tokens(
     mask_token_id: int,
     options: MaskingOptions,
 ) -> tf.Tensor:
-    """The rows with replacements, int32 [B, S]: one draw a unit, one random token a position."""
+    """Replaces masked tokens, int32 [B, S]; one draw decides for each unit."""
     unit_starts = _unit_starts(spans, words, options.chosen_scheme.replaced)  # [B, K]
     draws = high_fraction(random_bits(keys, Stream.REPLACEMENT, unit_starts))  # [B, K]
     mask_below = round(options.mask_token_rate * 2**FRACTION_BITS)
     random_below = round((options.mask_token_rate + options.random_token_rate) * 2**FRACTION_BITS)
-    # Unused slots stand at position 0 and write the [CLS] that is there.
+    # Unused slots have position 0, and write the [CLS] that is there.
     replacements = tf.where(spans.is_used & (draws < mask_below), mask_token_id, spans.token_ids)
     is_random = spans.is_used & (draws >= mask_below) & (draws < random_below)
-    chosen = tf.where(is_random)  # [R, 2], a tenth of the slots
+    chosen = tf.where(is_random)  # [random tokens, 2], a tenth of the slots
     bits = random_bits(
         tf.gather(keys, chosen[:, 0]), Stream.RANDOM_TOKEN, tf.gather_nd(spans.positions, chosen)
-    )  # [R]
+    )  # [random tokens]
     replacements = tf.tensor_scatter_nd_update(replacements, chosen, random_tokens.draw(bits))
     updated = tf.tensor_scatter_nd_update(
         tf.reshape(blocks.token_ids, [-1]),
@@ -176,7 +182,7 @@ def _replace_tokens(
 
 
 def _unit_starts(spans: MaskedSpans, words: Words, unit: str) -> tf.Tensor:
-    """The position by which each masked token's unit draws; int64 [B, K]."""
+    """Returns the position whose random number counts for the unit of each token; int64 [B, K]."""
     if unit == "token":
         return spans.positions
     if unit == "span":

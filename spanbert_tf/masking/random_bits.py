@@ -1,10 +1,12 @@
-"""Random numbers that are a function of (seed, epoch, record, stream, counter) alone.
+"""Random numbers that depend only on (seed, epoch, record, stream, counter).
 
-TensorFlow's stateless generators take one seed for a whole tensor; here every row of a batch has
-its own key, so that its masks do not depend on the batch it is in. The generator is splitmix64
-(Steele, Lea and Flood, 2014): the n-th number of a key is a mix of key + n · GOLDEN_GAMMA.
+TensorFlow's stateless generators take one seed for a whole tensor. Here each row of a batch has its
+own key, so the masks of a row do not depend on the batch. The generator is splitmix64 (Steele, Lea
+and Flood, 2014): the n-th number of a key is a mix of key + n · GOLDEN_GAMMA.
 
-All numbers are uint64 tensors; arithmetic wraps around, as it should.
+All numbers are uint64 tensors. Arithmetic wraps around, as the generator requires.
+
+Shapes: B rows.
 """
 
 import enum
@@ -12,12 +14,13 @@ import enum
 import tensorflow as tf
 
 GOLDEN_GAMMA = 0x9E3779B97F4A7C15  # 2^64 divided by the golden ratio, made odd
-_FIRST_MULTIPLIER, _SECOND_MULTIPLIER = 0xBF58476D1CE4E5B9, 0x94D049BB133111EB
+_FIRST_MULTIPLIER = 0xBF58476D1CE4E5B9
+_SECOND_MULTIPLIER = 0x94D049BB133111EB
 FRACTION_BITS = 32  # resolution of the fractions that choose anchors, lengths and replacements
 
 
 class Stream(enum.IntEnum):
-    """Independent sequences of numbers of one row."""
+    """The independent sequences of random numbers of a row."""
 
     ANCHOR_AND_LENGTH = 0
     REPLACEMENT = 1
@@ -28,11 +31,11 @@ class Stream(enum.IntEnum):
 
 
 def row_keys(seed: int, epochs: tf.Tensor, record_ids: tf.Tensor) -> tf.Tensor:
-    """The key of each row's numbers.
+    """Computes the key of the random numbers of each row.
 
     Args:
         seed: seed of the run.
-        epochs: int64 [B], the pass over the data that each row belongs to.
+        epochs: epoch of each row, int64 [B].
         record_ids: int64 [B].
 
     Returns:
@@ -44,11 +47,11 @@ def row_keys(seed: int, epochs: tf.Tensor, record_ids: tf.Tensor) -> tf.Tensor:
 
 
 def random_bits(keys: tf.Tensor, stream: Stream, counters: tf.Tensor) -> tf.Tensor:
-    """Sixty-four random bits for each counter of each row.
+    """Draws 64 random bits for each counter of each row.
 
     Args:
         keys: uint64 [B], from `row_keys`.
-        stream: which sequence of the row.
+        stream: the sequence of random numbers.
         counters: integer [B, …] or [1, …], below 2^32.
 
     Returns:
@@ -60,17 +63,17 @@ def random_bits(keys: tf.Tensor, stream: Stream, counters: tf.Tensor) -> tf.Tens
 
 
 def high_fraction(bits: tf.Tensor) -> tf.Tensor:
-    """The upper half of the bits: int64 in [0, 2^32), a fraction of 2^32."""
+    """Returns the upper half of the bits, int64 in [0, 2^32), a fraction of 2^32."""
     return tf.cast(tf.bitwise.right_shift(bits, _constant(32)), tf.int64)
 
 
 def low_fraction(bits: tf.Tensor) -> tf.Tensor:
-    """The lower half of the bits: int64 in [0, 2^32), independent of the upper half."""
+    """Returns the lower half of the bits, int64 in [0, 2^32), independent of the upper half."""
     return tf.cast(tf.bitwise.bitwise_and(bits, _constant(2**32 - 1)), tf.int64)
 
 
 def scale(fraction: tf.Tensor, limit: tf.Tensor) -> tf.Tensor:
-    """An integer in [0, limit): the fraction's share of `limit` (int64, below 2^31)."""
+    """Scales a fraction to an integer in [0, limit); `limit` is int64 and below 2^31."""
     return tf.bitwise.right_shift(fraction * limit, tf.constant(FRACTION_BITS, tf.int64))
 
 

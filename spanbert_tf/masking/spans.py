@@ -1,7 +1,7 @@
-"""What each draw of a masking scheme would mask, for all draws at once.
+"""Computes the span that each draw of a masking scheme would mask, for all draws at once.
 
-B rows, S positions, G blocks a row (2 in pairs), C draws, E annotated spans.
-Positions are *flat*: row · S + position, so that one sorted list holds the words of all rows.
+Shapes: B rows, S positions, G blocks of a row (2 in pairs), C draws, E annotated spans.
+Positions are *flat*, row · S + position, so one sorted list has the words of all rows.
 """
 
 from fractions import Fraction
@@ -19,19 +19,19 @@ from spanbert_tf.masking.random_bits import (
     scale,
 )
 
-_BLOCK_SHIFT = 24  # draws of block g count from g · 2^24
+_BLOCK_SHIFT = 24  # the counters of the draws of block g start at g · 2^24
 
 
 class Blocks(NamedTuple):
-    """Packed rows and the blocks of text in them, each masked on its own.
+    """Packed rows and their blocks of text, which are masked separately.
 
-    A row may have fewer blocks than others: those that it lacks are empty.
+    If a row has fewer blocks than others, the missing ones are empty.
 
     Attributes:
         token_ids: int32 [B, S], with special tokens and padding.
-        starts: int64 [B, G], position of a block's first token, from left to right; blocks do not
-            touch, there is a special token between two.
-        lengths: int64 [B, G], tokens of a block; 0 for an empty one.
+        starts: position of the first token of each block, from left to right, int64 [B, G]. There
+            is a special token between two blocks.
+        lengths: number of tokens of each block, int64 [B, G]; 0 for an empty one.
     """
 
     token_ids: tf.Tensor
@@ -40,14 +40,14 @@ class Blocks(NamedTuple):
 
     @property
     def flat_starts(self) -> tf.Tensor:
-        """int64 [B, G, 1]: flat position of the first token of each block."""
+        """Flat position of the first token of each block, int64 [B, G, 1]."""
         num_rows, width = tf.unstack(tf.shape(self.token_ids, out_type=tf.int64))
         return (tf.range(num_rows)[:, tf.newaxis] * width + self.starts)[:, :, tf.newaxis]
 
     def spread(self, values: tf.Tensor) -> tf.Tensor:
-        """Values [B or 1, G] at the positions of their blocks: [B, S], or as they are for G = 1.
+        """Spreads values of blocks [B or 1, G] to their positions, [B, S]; unchanged for G = 1.
 
-        What stands between two blocks has the value of the one before.
+        Positions between two blocks get the value of the block before.
         """
         positions = tf.range(tf.shape(self.token_ids, tf.int64)[1])
         spread = values[:, :1]
@@ -57,7 +57,7 @@ class Blocks(NamedTuple):
         return spread
 
     def hold(self, positions: tf.Tensor) -> tf.Tensor:
-        """Whether positions [B, K] are of tokens of a block; bool [B, K]."""
+        """Whether positions [B, K] belong to blocks; bool [B, K]."""
         positions = positions[:, :, tf.newaxis]
         starts = self.starts[:, tf.newaxis]  # [B, 1, G]
         ends = starts + self.lengths[:, tf.newaxis]
@@ -65,17 +65,23 @@ class Blocks(NamedTuple):
 
 
 class Words(NamedTuple):
-    """The words of all rows."""
+    """The words of all rows.
 
-    starts: tf.Tensor  # int64 [W + 1], flat positions where words begin, sorted; the last is B · S
-    first: tf.Tensor  # int64 [B, G, 1], index in `starts` of each block's first word
-    counts: tf.Tensor  # int64 [B, G, 1], words in each block
-    # int64 [B · S], index in `starts` of the word at each flat position, where a scheme needs all:
-    # to count them takes as long as to look 12,000 up.
+    Attributes:
+        starts: sorted flat positions where words start, and B · S; int64 [words + 1].
+        first: index in `starts` of the first word of each block, int64 [B, G, 1].
+        counts: number of words in each block, int64 [B, G, 1].
+        indices: index in `starts` of the word at each flat position, int64 [B · S]; `None` if the
+            scheme does not need all of them. Computing them takes as long as 12,000 searches.
+    """
+
+    starts: tf.Tensor
+    first: tf.Tensor
+    counts: tf.Tensor
     indices: tf.Tensor | None
 
     def containing(self, flat_positions: tf.Tensor) -> tf.Tensor:
-        """The index in `starts` of the word at each flat position; any shape, int64."""
+        """Returns the index in `starts` of the word at each flat position; int64 of any shape."""
         if self.indices is not None:
             return tf.gather(self.indices, flat_positions)
         found = tf.searchsorted(self.starts, tf.reshape(flat_positions, [-1]), side="right")
@@ -83,13 +89,13 @@ class Words(NamedTuple):
 
 
 class AnnotatedSpans(NamedTuple):
-    """Token spans from a record, sorted by start.
+    """The annotated spans of records, sorted by their starts.
 
     Attributes:
-        starts: int64 [B, E], position of the first token in the packed row.
-        ends: int64 [B, E], position of the last token.
-        first: int64 [B, G, 1], index of a block's first span.
-        counts: int64 [B, G, 1], spans in a block.
+        starts: position of the first token in the packed row, int64 [B, E].
+        ends: position of the last token, int64 [B, E].
+        first: index of the first span of each block, int64 [B, G, 1].
+        counts: number of spans in each block, int64 [B, G, 1].
     """
 
     starts: tf.Tensor
@@ -99,10 +105,14 @@ class AnnotatedSpans(NamedTuple):
 
 
 class Candidates(NamedTuple):
-    """One span for each draw; flat positions, ends inclusive, all int64 [B, G, C].
+    """A span for each draw. All tensors are [B, G, C].
 
-    A draw counts only if the token at its `anchors` position is not masked yet; that of an
-    annotated span (`is_annotated`, bool; `None` where a scheme has none) always counts.
+    Attributes:
+        anchors: flat positions, int64. A draw counts only if the token there is not masked yet.
+        starts: flat positions of the first tokens, int64.
+        ends: flat positions of the last tokens, int64.
+        is_annotated: whether the span is an annotated one, whose draw always counts, bool; `None`
+            if the scheme has none.
     """
 
     anchors: tf.Tensor
@@ -116,12 +126,12 @@ def find_words(blocks: Blocks, is_word_start: tf.Tensor, *, index_all: bool = Fa
 
     Args:
         blocks: the packed rows.
-        is_word_start: bool [V], whether an entry of the vocabulary begins a word.
-        index_all: whether to find the word at every position, `Words.indices`.
+        is_word_start: whether each entry of the vocabulary starts a word, bool [V].
+        index_all: whether to compute `Words.indices`.
     """
     starts_word = tf.gather(is_word_start, blocks.token_ids)  # [B, S]
     flat_starts = blocks.flat_starts  # [B, G, 1]
-    # A block may begin inside a word: its first token begins one all the same.
+    # The first token of a block starts a word, even if the block starts inside of a word.
     block_starts = tf.reshape(flat_starts, [-1])
     starts_word = tf.tensor_scatter_nd_update(
         tf.reshape(starts_word, [-1]),
@@ -150,10 +160,15 @@ def draw_candidates(
     options: MaskingOptions,
     annotated: AnnotatedSpans | None = None,
 ) -> Candidates:
-    """What the draws of some numbers, int64 [C], would mask (paper, sections 3.1 and 6.1).
+    """Computes the spans that draws would mask (paper, sections 3.1 and 6.1).
 
-    `keys` are of `row_keys`; `annotated` are the spans that the scheme takes from the records, if
-    it does.
+    Args:
+        blocks: the packed rows.
+        words: the words of the rows.
+        keys: result of `row_keys`.
+        draws: numbers of the draws, int64 [C].
+        options: the scheme and its parameters.
+        annotated: the records' spans, if the scheme uses them.
     """
     num_blocks = blocks.starts.shape[1]
     counters = (tf.range(num_blocks, dtype=tf.int64)[:, tf.newaxis] * 2**_BLOCK_SHIFT) + draws
@@ -166,7 +181,7 @@ def draw_candidates(
         candidates = _spans_of_words(blocks, words, bits, options)
     if annotated is None:
         return candidates
-    # Bits of their own: those above decide where a span begins and how long it is.
+    # Other bits than those above, which decide where a span starts and how long it is.
     bits = random_bits(keys, Stream.ANNOTATED_SPAN, counters)
     return _annotated_in_a_share(candidates, blocks, annotated, bits, scheme.share)
 
@@ -204,14 +219,15 @@ def _spans_of_words(
 def _annotated_in_a_share(
     others: Candidates, blocks: Blocks, annotated: AnnotatedSpans, bits: tf.Tensor, share: float
 ) -> Candidates:
-    """Puts annotated spans in the place of a share of the draws, in blocks that have any."""
+    """Replaces a share of the draws by annotated spans, in blocks that have any."""
     take = high_fraction(bits) < round(share * 2**FRACTION_BITS)  # [B, G, C]
     take &= annotated.counts > 0
     num_rows, most = tf.unstack(tf.shape(annotated.starts, tf.int64))
-    row_numbers = tf.range(num_rows)[:, tf.newaxis]
-    row_starts = row_numbers * tf.shape(blocks.token_ids, tf.int64)[1]  # [B, 1]
+    row_indices = tf.range(num_rows)[:, tf.newaxis]
+    row_starts = row_indices * tf.shape(blocks.token_ids, tf.int64)[1]  # [B, 1]
     chosen = annotated.first + scale(low_fraction(bits), annotated.counts)
-    chosen = row_numbers[:, :, tf.newaxis] * most + tf.where(take, chosen, 0)  # in a flat list
+    # Indices in the flat list of spans.
+    chosen = row_indices[:, :, tf.newaxis] * most + tf.where(take, chosen, 0)
     starts = tf.gather(tf.reshape(row_starts + annotated.starts, [-1]), chosen)
     ends = tf.gather(tf.reshape(row_starts + annotated.ends, [-1]), chosen)
     return Candidates(
@@ -223,7 +239,7 @@ def _annotated_in_a_share(
 
 
 def _geometric_lengths(fractions: tf.Tensor, options: MaskingOptions) -> tf.Tensor:
-    """Lengths in units by the inverse of the distribution function; int64, as `fractions`."""
+    """Draws lengths in units by inverting the distribution function; int64 of the same shape."""
     if options.chosen_scheme.max_units == 1:
         return tf.ones_like(fractions)
     thresholds: list[int] = []

@@ -1,6 +1,6 @@
-"""Lists the masked tokens and their spans: the [B, K] features of the batch.
+"""Lists the masked tokens and their spans, the features [B, K] of a batch.
 
-B rows, S positions, K slots, V vocabulary entries.
+Shapes: B rows, S positions, K prediction slots.
 """
 
 from typing import NamedTuple
@@ -12,23 +12,35 @@ from spanbert_tf.masking.spans import Blocks
 
 
 class MaskedSpans(NamedTuple):
-    """The masked tokens of each row, from left to right, and the merged span of each."""
+    """The masked tokens of each row, from left to right, and their spans. All are [B, K].
 
-    is_used: tf.Tensor  # bool [B, K], whether the slot holds a masked token; the others come last
-    positions: tf.Tensor  # int64 [B, K], position of the masked token; 0 in unused slots
-    flat_positions: tf.Tensor  # int64 [B, K], the same as row · S + position
-    token_ids: tf.Tensor  # int32 [B, K], the token at that position before it was replaced
-    span_starts: tf.Tensor  # int64 [B, K], first position of the token's span; 0 in unused slots
-    span_ends: tf.Tensor  # int64 [B, K], last position of the token's span; 0 in unused slots
+    Attributes:
+        is_used: whether the slot has a masked token, bool. Unused slots come last.
+        positions: position of the masked token, int64; 0 in unused slots.
+        flat_positions: row · S + position, int64.
+        token_ids: the token at the position before replacement, int32.
+        span_starts: first position of the token's span, int64; 0 in unused slots.
+        span_ends: last position of the token's span, int64; 0 in unused slots.
+    """
+
+    is_used: tf.Tensor
+    positions: tf.Tensor
+    flat_positions: tf.Tensor
+    token_ids: tf.Tensor
+    span_starts: tf.Tensor
+    span_ends: tf.Tensor
 
 
 def list_masked_spans(masked: tf.Tensor, token_ids: tf.Tensor, num_slots: int) -> MaskedSpans:
-    """Lists the masked tokens, at most `num_slots` a row, of rows before replacement.
+    """Lists the masked tokens of each row. Spans that touch or overlap are merged.
 
-    Spans that touch or overlap are one by now.
+    Args:
+        masked: the tokens to mask, bool [B, S].
+        token_ids: the rows before replacement, int32 [B, S].
+        num_slots: K, at least the number of masked tokens of each row.
     """
     num_rows, width = tf.unstack(tf.shape(masked, out_type=tf.int64))
-    # All masked tokens of the batch, row after row, and where each row begins in that list.
+    # All masked tokens of the batch, row after row, and the index where each row starts.
     flat = tf.where(tf.reshape(masked, [-1]))[:, 0]  # [sum of budgets]
     row_starts = tf.range(num_rows + 1) * width  # [B + 1]
     begins = tf.searchsorted(flat, row_starts, out_type=tf.int64)[:, tf.newaxis]  # [B + 1, 1]
@@ -39,9 +51,9 @@ def list_masked_spans(masked: tf.Tensor, token_ids: tf.Tensor, num_slots: int) -
     flat = tf.concat([flat, beyond[tf.newaxis]], axis=0)
     positions = tf.gather(flat, tf.minimum(indices, tf.size(flat, tf.int64) - 1))
     positions = positions - row_starts[:-1, tf.newaxis]
-    # Unused slots count on beyond all positions, as if they were one more span.
+    # Unused slots get increasing positions beyond all others, like one more span.
     positions = tf.where(is_used, positions, beyond + slots)  # [B, K]
-    # Position minus slot is constant inside a span and grows from one span to the next.
+    # Position minus slot is constant inside of a span, and increases from one span to the next.
     offsets = positions - slots
     first_slots = tf.searchsorted(offsets, offsets, side="left", out_type=tf.int64)
     last_slots = tf.searchsorted(offsets, offsets, side="right", out_type=tf.int64) - 1
@@ -64,13 +76,14 @@ def list_masked_spans(masked: tf.Tensor, token_ids: tf.Tensor, num_slots: int) -
 def target_features(
     spans: MaskedSpans, blocks: Blocks, options: MaskingOptions
 ) -> dict[str, tf.Tensor]:
-    """The MLM and SBO targets of the batch contract, int32 and float32 [B, K]; 0 without a weight.
+    """Makes the features of the MLM and SBO targets, int32 and float32 [B, K]; 0 for no target.
 
-    Every masked token is an MLM target. It is an SBO target too (paper, section 3.2) if both
-    neighbours of its span are tokens of the block and it is among the first
+    Each masked token is an MLM target. It is also an SBO target (paper, section 3.2) if both
+    neighbours of its span are tokens of the block, and the token is among the first
     `options.max_span_targets` tokens of the span.
     """
-    left, right = spans.span_starts - 1, spans.span_ends + 1
+    left = spans.span_starts - 1
+    right = spans.span_ends + 1
     offsets = spans.positions - spans.span_starts
     has_span_target = spans.is_used & (offsets < options.max_span_targets)
     if not options.boundary_at_special_tokens:
