@@ -1,6 +1,6 @@
-"""How many tokens of a block are masked: ceil(rate · length), in integer arithmetic.
+"""Computes the number of tokens to mask in a block, ceil(rate · length), in integer arithmetic.
 
-B rows, S positions, G blocks a row.
+Shapes: B rows, G blocks of a row.
 """
 
 import math
@@ -16,8 +16,8 @@ _LARGEST = 2**63 - 1
 
 
 def block_budgets(blocks: Blocks, options: MaskingOptions) -> tf.Tensor:
-    """The tokens to mask in each block at the last rate of `options`; int64 [B, G]."""
-    # A table of all lengths: TensorFlow's float32 would round some of them up.
+    """Counts the tokens to mask in each block at the last rate of `options`; int64 [B, G]."""
+    # The table of all lengths is exact. In TensorFlow's float32, some would be rounded up.
     longest = blocks.token_ids.shape[1]
     table = [options.budget(length) for length in range(longest + 1)]
     return tf.gather(tf.constant(table, tf.int64), blocks.lengths)
@@ -26,16 +26,16 @@ def block_budgets(blocks: Blocks, options: MaskingOptions) -> tf.Tensor:
 def scheduled_budgets(
     blocks: Blocks, options: MaskingOptions, step: tf.Tensor, num_steps: int
 ) -> tf.Tensor:
-    """The tokens to mask in each block at the rate of a step; int64 [B, G].
+    """Counts the tokens to mask in each block at the rate of a step; int64 [B, G].
 
-    The rate of step t of N is first + (last - first) · t / (N - 1) (Ankner et al., 2023). Later
+    The rate of step t is first + (last - first) · t / (num_steps - 1) (Ankner et al., 2023). Later
     steps have the last rate.
 
     Args:
         blocks: the packed rows.
-        options: has the first and the last rate.
-        step: int64 [], from 0.
-        num_steps: N.
+        options: options with the first and the last rate.
+        step: the step, from 0, int64 [].
+        num_steps: number of steps from the first rate to the last one.
 
     Raises:
         ConfigurationError: the rates have so many decimals that the products need more than 64
@@ -51,11 +51,11 @@ def scheduled_budgets(
     first, last = options.exact_rates
     at_first = _numerator(first, denominator)
     change = _numerator((last - first) / intervals, denominator)  # from one step to the next
-    numerator = at_first + change * tf.minimum(step, intervals)
+    numerator = at_first + change * tf.minimum(step, num_steps - 1)
     lengths = tf.cast(blocks.lengths, tf.int64)
     return -(-lengths * numerator // denominator)
 
 
 def _numerator(share: Fraction, denominator: int) -> int:
-    """The numerator of a fraction with a denominator that its own one divides."""
+    """Expands a fraction to a multiple of its denominator, and returns the numerator."""
     return int(share * denominator)
