@@ -1,4 +1,4 @@
-"""What to mask, how much of it, and what to put in its place."""
+"""The options of masking: which tokens to mask, how many, and how to replace them."""
 
 import math
 from fractions import Fraction
@@ -23,11 +23,11 @@ _Share = Annotated[float, Field(gt=0, lt=1)]
 
 
 def _known(scheme: str) -> str:
-    # Looking through all installed packages takes a while, so those of this package come first.
+    # Searching all installed packages takes a while, so the schemes of this package come first.
     if scheme not in SCHEMES and scheme not in scheme_names():
         names = " or ".join(scheme_names())
         raise PydanticCustomError("scheme", "Input should be {names}", {"names": names})
-    find_scheme(scheme)  # another package's is imported now, and refused where it cannot be
+    find_scheme(scheme)  # raises an error if the scheme of another package cannot be imported
     return scheme
 
 
@@ -35,31 +35,34 @@ class MaskingOptions(Section):
     """The parameters of dynamic masking; the defaults are SpanBERT's (paper, section 3.1).
 
     Attributes:
-        scheme: what a draw masks: `"subwords"` one word piece; `"whole_words"` one word;
-            `"geometric_spans"` a span of whole words; `"entities"` or `"noun_phrases"` an
-            annotated span in half of the draws and `other_draws` in the others (section 6.1);
-            or the name of another package's scheme, see `spanbert_tf.masking.schemes`.
-        rate: share of a block's tokens to mask; the budget is rounded up. Two shares,
-            `[0.3, 0.15]`, are those of the first and the last step of the schedule
-            (`training.schedule_steps`); it changes evenly between them (Ankner et al., 2023).
-            Held-out records have the last one.
-        other_draws: what the draws of `"entities"` and `"noun_phrases"` mask that take no annotated
-            span: `"geometric_spans"` (released commands; so `null`) or `"whole_words"` (the
-            paper's text). Refused for the other schemes.
+        scheme: name of the scheme, which defines what a draw masks. `"subwords"`: one word piece;
+            `"whole_words"`: one word; `"geometric_spans"`: a span of whole words; `"entities"` or
+            `"noun_phrases"`: an annotated span in half of the draws, and `other_draws` in the
+            others (section 6.1). Another package may define further schemes, see
+            `spanbert_tf.masking.schemes`.
+        rate: share of the tokens of a block to mask. The number of tokens is rounded up. Two
+            shares, such as `[0.3, 0.15]`, are those of the first and the last step of the schedule
+            (`training.schedule_steps`); the rate changes evenly between them (Ankner et al.,
+            2023). Held-out records have the last one.
+        other_draws: what `"entities"` and `"noun_phrases"` mask in draws without an annotated span:
+            `"geometric_spans"` (as the released commands, and the default) or `"whole_words"` (as
+            the text of the paper). Other schemes refuse it.
         geometric_p: parameter of the geometric distribution of span lengths, in words.
-        max_span_length: longest span, in words; the distribution is cut here and renormalised.
+        max_span_length: number of words of the longest span. The distribution is truncated here and
+            renormalized.
         mask_token_rate: share of units that become [MASK].
-        random_token_rate: share of units that become random tokens; the rest stays unchanged.
-        replacement_unit: what one draw of these rates decides for: `"token"`, `"word"` or
-            `"span"`; `None` takes the scheme's own.
-        span_start: where spans of words and single words begin: `"anchor_token"` draws a token
-            evenly and begins at its word, so that long words come more often (released code; so
-            `null`, but for a scheme that has its own); `"word"` draws a word evenly (the paper's
-            text). Refused for `"subwords"`.
-        random_tokens: where random tokens come from: `"unigrams"`, the training text's own
-            distribution (SpanBERT, 3.1), or `"uniform"`, every entry of the vocabulary alike,
-            special tokens too (the code of BERT and of SegaBERT).
-        max_span_targets: SBO targets of a span, counted from its start (the original's default).
+        random_token_rate: share of units that become random tokens. The rest stays unchanged.
+        replacement_unit: unit for which one draw chooses by these rates: `"token"`, `"word"` or
+            `"span"`; `null` for the unit of the scheme.
+        span_start: start of spans of words and of single words. `"anchor_token"` draws a token
+            evenly and starts at its word, so that long words are masked more often (as the
+            released code, and the default unless the scheme has another); `"word"` draws a word
+            evenly (as the text of the paper). `"subwords"` refuses it.
+        random_tokens: distribution of random tokens. `"unigrams"`: that of the training text
+            (SpanBERT, 3.1); `"uniform"`: all entries of the vocabulary alike, including special
+            tokens (as the code of BERT and of SegaBERT).
+        max_span_targets: maximum number of SBO targets of a span, counted from its start; the
+            default is that of the original code.
         boundary_at_special_tokens: whether [CLS] and [SEP] may be the boundary of a span.
     """
 
@@ -103,10 +106,10 @@ class MaskingOptions(Section):
 
     @classmethod
     def of(cls, masking: "str | dict | MaskingOptions") -> "MaskingOptions":
-        """The options that a scheme's name, a dict of fields or options stand for.
+        """Converts the name of a scheme, or a dict of fields, to options.
 
         Raises:
-            ConfigurationError: it is none of these, or a value cannot be used.
+            ConfigurationError: the argument has another type, or a value cannot be used.
         """
         if isinstance(masking, str):
             masking = {"scheme": masking}
@@ -120,7 +123,7 @@ class MaskingOptions(Section):
 
     @property
     def chosen_scheme(self) -> ChosenScheme:
-        """The scheme with what these options choose in place of each `None`."""
+        """The scheme, whose `None` values are replaced by the values of these options."""
         scheme = find_scheme(self.scheme)
         limit = 1 if self.other_draws == "whole_words" else self.max_span_length
         return ChosenScheme(

@@ -1,8 +1,8 @@
-"""The masking schemes: what one draw masks, as the settings of one function.
+"""The masking schemes, which define the span that one draw masks.
 
-No TensorFlow is needed here, so that configurations know the schemes. A package outside of this one
-adds a scheme by an entry point of the group `spanbert_tf.masking_schemes`, whose name is the
-scheme's and whose value is a `Scheme`.
+This module does not import TensorFlow, because configurations use it. Another package adds a
+scheme by an entry point of the group `spanbert_tf.masking_schemes`: its name is the name of the
+scheme, and its value is a `Scheme`.
 """
 
 import functools
@@ -19,23 +19,23 @@ ENTRY_POINTS = "spanbert_tf.masking_schemes"
 ReplacementUnit = Literal["token", "word", "span"]
 SpanStart = Literal["anchor_token", "word"]
 ANNOTATED = ("entities", "noun_phrases")  # spans that cover a part of a block
-MOST_ANNOTATED = 0.99  # of the draws, so that the others fill any budget in good time
+MOST_ANNOTATED = 0.99  # maximum share of draws, so that the others fill any budget in time
 
 
 class Scheme(Section):
     """A masking scheme (SpanBERT, sections 3.1 and 6.1).
 
     Attributes:
-        unit: what spans are counted in.
-        max_units: units of the longest span; `None`: as many as the options say.
-        span_start: where a span of words begins: at the word of a token that is drawn evenly, or
-            at a word that is drawn evenly; `None`: as the options say.
-        spans: the records' spans that `share` of the draws take, if any: `"entities"` or
-            `"noun_phrases"` of annotated records, or `"sentences"`.
-        share: how many of the draws take one of these spans, in blocks that have any; the others
-            take words or pieces. 1 is for sentences, which cover the whole block; annotated spans
-            may cover less than the budget, which others must fill: 0.99 at most.
-        replaced: what one draw of 80/10/10 decides for.
+        unit: unit in which the length of spans is counted.
+        max_units: number of units of the longest span; `None` for the value of the options.
+        span_start: start of a span of words. `"anchor_token"` draws a token evenly and starts at
+            its word, `"word"` draws a word evenly. `None` for the value of the options.
+        spans: kind of the records' spans that the scheme masks: `"entities"` or `"noun_phrases"`
+            of annotated records, or `"sentences"`. `None` if it masks none.
+        share: share of the draws that mask one of these spans, in blocks that have any. The other
+            draws mask words or pieces. It is at most 0.99 for annotated spans, which may cover less
+            than the budget, and can be 1 for sentences, which cover the whole block.
+        replaced: unit for which one draw chooses between [MASK], a random token and no change.
     """
 
     unit: Literal["piece", "word"] = "word"
@@ -60,14 +60,14 @@ class Scheme(Section):
 
 
 class ChosenScheme(Scheme):
-    """A scheme with a value in place of each `None` but that of `spans`."""
+    """A scheme whose values, except `spans`, are not `None`."""
 
     max_units: PositiveInt
     span_start: SpanStart
 
     @property
     def draws_single_units(self) -> bool:
-        """Whether each draw masks one unit, so that two draws mask the same tokens or none."""
+        """Whether each draw masks one unit, so that two draws mask equal or disjoint tokens."""
         return self.max_units == 1 and self.spans is None
 
     @property
@@ -86,16 +86,19 @@ SCHEMES = {
 
 
 def scheme_names() -> list[str]:
-    """The names of all schemes, those of other packages behind this one's."""
+    """Returns the names of all schemes; those of other packages come last."""
     return list(SCHEMES | _entry_points())
 
 
 @functools.cache
 def find_scheme(name: str) -> Scheme:
-    """The scheme of one of `scheme_names()`; that of another package is imported now.
+    """Returns the scheme of a name, and imports it if it belongs to another package.
+
+    Args:
+        name: one of `scheme_names()`.
 
     Raises:
-        ConfigurationError: another package's cannot be imported.
+        ConfigurationError: the scheme of another package cannot be imported.
     """
     if name in SCHEMES:
         return SCHEMES[name]

@@ -79,13 +79,7 @@ def select_tokens(
     masked, remaining = _mask_round(rows, first_draw, None, budgets, round_size, options)
     # Only the few rows that need more draws take part in further rounds.
     late = tf.where(tf.reduce_any(remaining > 0, axis=1))[:, 0]  # [late rows]
-    late_blocks = Blocks(*(tf.gather(values, late) for values in blocks))
-    late_rows = _Rows(
-        late_blocks,
-        find_words(late_blocks, is_word_start, index_all=options.chosen_scheme.draws_single_words),
-        tf.gather(keys, late),
-        annotated and AnnotatedSpans(*(tf.gather(values, late) for values in annotated)),
-    )
+    late_rows = _take_rows(rows, late, is_word_start, options)
     share = min(options.chosen_scheme.share, MOST_ANNOTATED)
     most_draws = int(_MOST_DRAWS / (1 - share)) * tf.shape(blocks.token_ids, tf.int64)[1]
 
@@ -117,6 +111,19 @@ class _Rows(NamedTuple):
     words: Words
     keys: tf.Tensor
     annotated: AnnotatedSpans | None
+
+
+def _take_rows(
+    rows: _Rows, indices: tf.Tensor, is_word_start: tf.Tensor, options: MaskingOptions
+) -> _Rows:
+    """Takes the rows of some indices."""
+    blocks = Blocks(*(tf.gather(values, indices) for values in rows.blocks))
+    words = find_words(blocks, is_word_start, index_all=options.chosen_scheme.draws_single_words)
+    keys = tf.gather(rows.keys, indices)
+    annotated = rows.annotated
+    if annotated is not None:
+        annotated = AnnotatedSpans(*(tf.gather(values, indices) for values in annotated))
+    return _Rows(blocks, words, keys, annotated)
 
 
 def _mask_round(

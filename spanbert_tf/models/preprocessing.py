@@ -87,7 +87,7 @@ def text_packer(
 
 
 class LengthOfPreset(LoadsPresets):
-    """Takes the length of rows from the preset, whatever the default of the class is.
+    """Takes the length of rows from the preset instead of the default of the class.
 
     The length is that of the preset's preprocessor, or the longest that its encoder reads. Name
     this class before KerasHub's, whose default is 512 for every encoder.

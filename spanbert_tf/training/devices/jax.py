@@ -22,10 +22,11 @@ from spanbert_tf.process import waiting_for_others
 from spanbert_tf.terminal import hidden_lines, print_line
 from spanbert_tf.training.cluster import Cluster, port_is_taken
 
-LIBRARY, GPU_EXTRA = "JAX", "jax_cuda"
+LIBRARY = "JAX"
+GPU_EXTRA = "jax_cuda"  # the extra of setup.cfg with the libraries for GPUs
 LOST_WORKER_ERRORS = (JaxRuntimeError,)  # beside those of `tf.errors`
 _SECONDS_OF_SILENCE = 30  # until a process counts as lost
-# Seconds to wait for all processes to join. Whoever starts the processes gives up earlier.
+# Seconds to wait for all processes to join. The supervisor of the process ends it earlier.
 _JOINING_LIMIT = 3_600
 # Seconds to wait for all processes to end. The chief scores and writes after the others have ended.
 _ENDING_LIMIT = 86_400

@@ -21,7 +21,8 @@ from spanbert_tf.terminal import hidden_lines, print_line
 from spanbert_tf.training.cluster import Cluster, port_is_taken
 from spanbert_tf.training.devices.tpu import join_tpu
 
-LIBRARY, GPU_EXTRA = "TensorFlow", "cuda"
+LIBRARY = "TensorFlow"
+GPU_EXTRA = "cuda"  # the extra of setup.cfg with the libraries for GPUs
 LOST_WORKER_ERRORS = ()  # beside those of `tf.errors`
 _SECONDS_OF_SILENCE = 30  # until a worker counts as lost
 # Lines that TensorFlow's server prints: a warning about its log, and its address.
