@@ -21,8 +21,8 @@ from spanbert_tf.tasks.table import load_task
 from spanbert_tf.tasks.task import Task
 from spanbert_tf.text.vocabulary import SPECIAL_TOKENS
 from spanbert_tf.training.configured_optimizer import compile_task, train_new_pooler
+from spanbert_tf.training.run_directory import AnyConfig
 
-AnyConfig = PretrainingConfig | FinetuningConfig
 Described = tuple[keras.Model, tuple]  # the model, and the arguments of its step in `fit`
 _VOCABULARY_SIZE = 28_996  # of BERT's cased models
 _NUM_STEPS = 1_000  # of the learning-rate schedule; no shape depends on it
