@@ -63,7 +63,7 @@ def activations(model: keras.Model, config: AnyConfig, num_replicas: int) -> int
     inputs = length * backbone.hidden_dim * value_bytes
     attention_weights = backbone.num_heads * length**2 * value_bytes
     layer = _KEPT_INPUTS * inputs + _KEPT_WEIGHTS * attention_weights
-    # One more layer: the gradients of its arrays.
+    # While gradients are computed, the arrays of one layer exist once more.
     if training.recompute == "layers":
         row = backbone.num_layers * inputs + 2 * layer
     else:

@@ -361,7 +361,7 @@ class AdamW(keras.optimizers.AdamW):
 
         steps: dict[tuple, AdamStep] = {}  # shared by variables: each takes a dozen operations
         for gradient, variable, own in zip(gradients, variables, values, strict=True):
-            if getattr(variable, "overwrite_with_gradient", False):  # the scale of Keras' float8
+            if getattr(variable, "overwrite_with_gradient", False):  # a scale of Keras' float8
                 variable.assign(ops.where(is_finite, gradient, variable.value))
                 continue
             key = (id(own.schedule), own.factor, own.epsilon, own.weight_decay, variable.dtype)
