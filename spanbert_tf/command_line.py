@@ -246,14 +246,16 @@ def check_vocabulary_options(
     vocabulary: str | None,
     lowercase: bool | None,
     strip_accents: bool | None,
+    language: str | None = None,
 ) -> None:
-    """Checks that exactly one option names the vocabulary and its casing.
+    """Checks that exactly one option names the vocabulary and what is done to text.
 
     Args:
         preset: value of `--preset`.
         vocabulary: value of `--vocabulary`.
         lowercase: value of `--lowercase`.
         strip_accents: value of `--keep-accents`.
+        language: value of `--language`.
 
     Raises:
         ConfigurationError: two options name it, or none does.
@@ -264,10 +266,14 @@ def check_vocabulary_options(
         )
     if preset is not None and vocabulary is not None:
         raise ConfigurationError("give either --preset or --vocabulary: a preset has its own")
-    if preset is not None and (lowercase is not None or strip_accents is not None):
+    if preset is None:
+        return
+    if lowercase is not None or strip_accents is not None:
         raise ConfigurationError(
             "--preset tells the casing; leave out --lowercase, --cased and --keep-accents"
         )
+    if language is not None:
+        raise ConfigurationError("--preset tells the language; leave out --language")
 
 
 class _PresetOption(click.Option):
@@ -283,6 +289,7 @@ class _PresetOption(click.Option):
                 opts.get("vocabulary"),
                 opts.get("lowercase"),
                 opts.get("strip_accents"),
+                opts.get("language"),
             )
         return super().handle_parse_result(ctx, opts, args)
 
@@ -296,6 +303,11 @@ vocabulary_options = options(
     ),
     click.option("--vocabulary", metavar="FILE", help="In place of --preset."),
     case_options_with(default=None, lowercase=_LOWERCASE_HELP, accents=_ACCENTS_HELP),
+    click.option(
+        "--language",
+        metavar="CODE",
+        help="Language whose rule splits text into sentences; en so far.  [default: en]",
+    ),
 )
 
 

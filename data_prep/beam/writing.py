@@ -75,6 +75,7 @@ def write_pretraining_records(
     follow_links: bool = False,
     lowercase: bool | None = None,
     strip_accents: bool | None = None,
+    language: str | None = None,
     sequence_length: int = 512,
     sequences: Sequences = "single",
     annotate: Sequence[str] = (),
@@ -96,6 +97,7 @@ def write_pretraining_records(
         follow_links: see `find_files`.
         lowercase: see `chosen_vocabulary`.
         strip_accents: see `chosen_vocabulary`.
+        language: see `chosen_vocabulary`.
         sequence_length: positions of a packed row, special tokens included.
         sequences: `"single"` or `"pair"`, see `data_prep.blocks.pairs`.
         annotate: names of `ANNOTATIONS`, see `data_prep.blocks.annotations`.
@@ -125,7 +127,11 @@ def write_pretraining_records(
     target.check()
     files = find_files(input_pattern, follow_links=follow_links)
     pieces, casing = chosen_vocabulary(
-        preset=preset, vocabulary=vocabulary, lowercase=lowercase, strip_accents=strip_accents
+        preset=preset,
+        vocabulary=vocabulary,
+        lowercase=lowercase,
+        strip_accents=strip_accents,
+        language=language,
     )
     input_bytes = sum(file.size for file in files)
     text_bytes = sum(_estimate_text_bytes(file) for file in files)
@@ -232,8 +238,7 @@ def _finish(job: Job, outcome: _Outcome) -> PretrainingManifest:
     manifest = PretrainingManifest(
         vocabulary_hash=vocabulary_hash(pieces),
         vocabulary_size=len(pieces),
-        lowercase=job.options.casing.lowercase,
-        strip_accents=job.options.casing.strip_accents,
+        **job.options.casing._asdict(),
         sequence_length=job.options.sequence_length,
         sequences=job.options.sequences,
         annotations=job.options.annotations,

@@ -21,7 +21,6 @@ from data_prep.blocks.sequences import (
 )
 from data_prep.text.corpus import DocumentReader, split_sentences
 from spanbert_tf.data.manifest import NUM_BLOCKS, Annotation, Sequences, token_id_dtype
-from spanbert_tf.text.sentences import DEFAULT_LANGUAGE
 from spanbert_tf.text.vocabulary import Casing, is_continuation
 
 if TYPE_CHECKING:
@@ -36,7 +35,7 @@ class RecordOptions:
 
     Attributes:
         vocabulary: entries in order of their ids.
-        casing: whether text is lower-cased and accents are stripped.
+        casing: whether text is lower-cased and accents are stripped, and its language.
         sequence_length: positions of a packed row, special tokens included.
         sequences: `"single"` or `"pair"`.
         document_separator: in plain text, a line equal to this begins a new document.
@@ -101,7 +100,7 @@ class RecordMaker:
             documents: index of the document of each paragraph.
             counts: is increased by what was found.
         """
-        texts, num_sentences = split_sentences(paragraphs, DEFAULT_LANGUAGE)
+        texts, num_sentences = split_sentences(paragraphs, self.options.casing.language)
         pieces, spans = self._find_pieces(texts, paragraphs)
         lengths = np.diff(pieces.row_splits.numpy())
         is_used = lengths > 0

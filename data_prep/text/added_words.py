@@ -145,7 +145,9 @@ def count_words(
     Raises:
         BadInputError: a file cannot be used.
     """
-    normalizer = normalizers.BertNormalizer(**casing._asdict())
+    normalizer = normalizers.BertNormalizer(
+        lowercase=casing.lowercase, strip_accents=casing.strip_accents
+    )
     splitter = pre_tokenizers.BertPreTokenizer()
     readers = [DocumentReader(file.path, document_separator) for file in files]
     parts = show_progress(
@@ -211,7 +213,10 @@ def read_words(path: str, tokenizer: SpanBertTokenizer) -> list[str]:
             be added: it is there already, twice in the list, or would be split before it is looked
             up in the vocabulary.
     """
-    normalizer = normalizers.BertNormalizer(**tokenizer.casing._asdict())
+    casing = tokenizer.casing
+    normalizer = normalizers.BertNormalizer(
+        lowercase=casing.lowercase, strip_accents=casing.strip_accents
+    )
     splitter = pre_tokenizers.BertPreTokenizer()
     entries = set(tokenizer.get_vocabulary())
     lines: dict[str, int] = {}

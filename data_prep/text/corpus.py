@@ -22,7 +22,7 @@ from data_prep.text.storage import open_to_read
 from spanbert_tf.errors import BadInputError
 from spanbert_tf.files.kinds import HEAD_SIZE, refuse_known_binary
 from spanbert_tf.files.text_files import GZIP_MAGIC
-from spanbert_tf.text.sentences import sentence_splitter
+from spanbert_tf.text.sentences import Language, sentence_splitter
 
 READ_SIZE = 2**20  # bytes
 _BYTE_ORDER_MARK = "\ufeff"
@@ -134,7 +134,7 @@ def _character_boundary(data: bytes) -> int:
     return len(data)
 
 
-def split_sentences(paragraphs: Sequence[str], language: str) -> tuple[list[str], list[int]]:
+def split_sentences(paragraphs: Sequence[str], language: Language) -> tuple[list[str], list[int]]:
     """Splits paragraphs into sentences.
 
     Args:

@@ -107,7 +107,9 @@ def train_vocabulary(
         The entries, ordered by id.
     """
     tokenizer = Tokenizer(models.WordPiece(unk_token=UNKNOWN_TOKEN))
-    tokenizer.normalizer = normalizers.BertNormalizer(**casing._asdict())
+    tokenizer.normalizer = normalizers.BertNormalizer(
+        lowercase=casing.lowercase, strip_accents=casing.strip_accents
+    )
     tokenizer.pre_tokenizer = pre_tokenizers.BertPreTokenizer()
     share = min(max(vocabulary_size // 20, _FEWEST_LETTERS), _MOST_LETTERS)
     most_that_fit = (vocabulary_size - len(SPECIAL_TOKENS)) // 2

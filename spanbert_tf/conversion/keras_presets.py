@@ -111,8 +111,8 @@ def read_keras(
     if (rate := getattr(backbone, "attention_dropout", None)) is not None:
         sizes["attention_dropout"] = rate
     casing = _casing(tokenizer)
-    given = (lowercase, strip_accents)
-    if any(value not in (None, own) for value, own in zip(given, casing, strict=True)):
+    is_other_case = lowercase not in (None, casing.lowercase)
+    if is_other_case or strip_accents not in (None, casing.strip_accents):
         raise MismatchError(f"{path}: its text is {casing.describe()}")
     parameters = encoder_parameters(backbone) + part_parameters(POOLER, backbone) + heads
     arrays = {parameter.name: parameter.lazy() for parameter in parameters}
@@ -332,7 +332,10 @@ def write_keras_bert(
     check_absolute(checkpoint, "KerasHub's BERT")
     found = checkpoint.found_parts()
     backbone = _stock_encoder_of(checkpoint)
-    tokenizer = keras_hub.models.BertTokenizer(checkpoint.vocabulary, **checkpoint.casing._asdict())
+    casing = checkpoint.casing
+    tokenizer = keras_hub.models.BertTokenizer(
+        checkpoint.vocabulary, lowercase=casing.lowercase, strip_accents=casing.strip_accents
+    )
     facts = {"Converted from": published_name(checkpoint.path)}
     if MASKED_LM_HEAD in found:
         length = backbone.max_sequence_length

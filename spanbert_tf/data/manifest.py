@@ -27,6 +27,7 @@ from spanbert_tf.files.kinds import (
 from spanbert_tf.files.output import OutputKind
 from spanbert_tf.files.paths import check_mounted
 from spanbert_tf.files.text_files import parse_json
+from spanbert_tf.text.sentences import Language
 from spanbert_tf.text.vocabulary import Casing, load_vocabulary
 
 DATASET_INFO_FILE = info_file(PRETRAINING_RECORDS)
@@ -109,6 +110,7 @@ class Manifest:
         lowercase: whether text was lower-cased.
         sequence_length: positions of a packed row at most, special tokens included.
         strip_accents: whether accents were stripped.
+        language: code of the language whose rule split the text into sentences.
     """
 
     task: ClassVar[str]
@@ -121,11 +123,12 @@ class Manifest:
     lowercase: bool
     sequence_length: Annotated[int, Ge(3), Lt(2**16)]
     strip_accents: bool
+    language: Language
 
     @property
     def casing(self) -> Casing:
         """What was done to the text."""
-        return Casing.of(self.lowercase, self.strip_accents)
+        return Casing.of(self.lowercase, self.strip_accents, self.language)
 
     @classmethod
     def file_name(cls) -> str:

@@ -16,6 +16,7 @@ from keras_hub.src.utils.tensor_utils import preprocessing_function
 
 from spanbert_tf.models.keras_hub_presets import LoadsPresets
 from spanbert_tf.models.span_bert_backbone import SpanBertBackbone
+from spanbert_tf.text.sentences import DEFAULT_LANGUAGE
 from spanbert_tf.text.tokenization import WordPieceTokenizer
 from spanbert_tf.text.vocabulary import (
     CONTINUATION_PREFIX,
@@ -89,12 +90,14 @@ class SpanBertTokenizer(LoadsPresets, keras_hub.tokenizers.WordPieceTokenizer):
             special tokens. Otherwise they are text: `[`, `MASK`, `]`.
         sequence_length: int or `None`. Number of ids to which texts are truncated and padded. No
             special tokens are added.
+        language: string. The language by whose rule preprocessors split texts into sentences.
         dtype: `"int32"` for ids, or `"string"` for the word pieces. Preprocessors need ids.
 
     Raises:
         BadInputError: the vocabulary cannot be used.
         ValueError: an option has only one value in BERT's text normalization, accents are to be
-            stripped from cased text, or the dtype is another one.
+            stripped from cased text, the language has no rule for sentences, or the dtype is
+            another one.
 
     Example:
     ```python
@@ -112,6 +115,7 @@ class SpanBertTokenizer(LoadsPresets, keras_hub.tokenizers.WordPieceTokenizer):
         strip_accents: bool | None = None,
         special_tokens_in_strings: bool = False,
         sequence_length: int | None = None,
+        language: str = DEFAULT_LANGUAGE,
         **kwargs,
     ) -> None:
         fixed = sorted(set(_FIXED_OPTIONS) & set(kwargs))
@@ -119,10 +123,12 @@ class SpanBertTokenizer(LoadsPresets, keras_hub.tokenizers.WordPieceTokenizer):
             raise ValueError(f"{fixed[0]} is no option of {type(self).__name__}")
         for name, token in _SPECIAL_TOKENS.items():
             self._add_special_token(token, name)
+        casing = Casing.of(lowercase, strip_accents, language)
+        self.language = casing.language
         super().__init__(
             vocabulary=vocabulary,
             lowercase=lowercase,
-            strip_accents=Casing.of(lowercase, strip_accents).strip_accents,
+            strip_accents=casing.strip_accents,
             special_tokens_in_strings=special_tokens_in_strings,
             sequence_length=sequence_length,
             **kwargs,
@@ -133,8 +139,8 @@ class SpanBertTokenizer(LoadsPresets, keras_hub.tokenizers.WordPieceTokenizer):
 
     @property
     def casing(self) -> Casing:
-        """How texts are lower-cased and stripped of accents."""
-        return Casing(self.lowercase, self.strip_accents)
+        """How texts are lower-cased and stripped of accents, and the language of sentences."""
+        return Casing(self.lowercase, self.strip_accents, self.language)
 
     def set_vocabulary(self, vocabulary: str | os.PathLike | Iterable[str] | None) -> None:
         """Sets and checks the vocabulary: a path, its entries, or `None` to set it later."""
@@ -217,4 +223,4 @@ class SpanBertTokenizer(LoadsPresets, keras_hub.tokenizers.WordPieceTokenizer):
         config = super().get_config()
         for name in (*_FIXED_OPTIONS, "special_tokens"):
             config.pop(name, None)
-        return config
+        return {**config, "language": self.language}

@@ -232,7 +232,7 @@ def check_tokenizer(
     if tokenizer.casing != manifest.casing:
         raise MismatchError(
             f"{preset}: its text is {tokenizer.casing.describe()}, that of the records in "
-            f"{data} {manifest.casing.describe()} (lowercase, strip_accents); "
+            f"{data} {manifest.casing.describe()} (lowercase, strip_accents, language); "
             f"write the records again with --preset {preset}"
         )
     if vocabulary_hash(tokenizer.get_vocabulary()) != manifest.vocabulary_hash:

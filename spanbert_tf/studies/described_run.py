@@ -19,6 +19,7 @@ from spanbert_tf.pretraining.model import compiled_pretrainer
 from spanbert_tf.studies.compiled_step import undrawn
 from spanbert_tf.tasks.table import load_task
 from spanbert_tf.tasks.task import Task
+from spanbert_tf.text.sentences import DEFAULT_LANGUAGE
 from spanbert_tf.text.vocabulary import SPECIAL_TOKENS
 from spanbert_tf.training.configured_optimizer import compile_task, train_new_pooler
 from spanbert_tf.training.run_directory import AnyConfig
@@ -125,6 +126,7 @@ def described_records(task: Task, config: FinetuningConfig, size: int) -> TaskMa
         "vocabulary_size": size,
         "lowercase": False,
         "strip_accents": False,
+        "language": DEFAULT_LANGUAGE,
         "counts": dict.fromkeys(manifest_class.needed_counts, 1),
         "files": {},
         **config.data.model_dump(),

@@ -116,6 +116,7 @@ def write_task_records(
     vocabulary: str | None = None,
     lowercase: bool | None = None,
     strip_accents: bool | None = None,
+    language: str | None = None,
     sequence_length: int,
     overwrite: bool = False,
 ) -> TaskManifest:
@@ -128,6 +129,7 @@ def write_task_records(
         vocabulary: as for `chosen_vocabulary`.
         lowercase: as for `chosen_vocabulary`.
         strip_accents: as for `chosen_vocabulary`.
+        language: as for `chosen_vocabulary`.
         sequence_length: largest number of positions of a row.
         overwrite: whether earlier records of the same kind may be replaced.
 
@@ -145,7 +147,11 @@ def write_task_records(
     kind = OutputKind(maker.title, manifest_class.file_name(), manifest_class.needed_files())
     output = Output(output, kind, overwrite=overwrite).check()
     pieces, casing = chosen_vocabulary(
-        preset=preset, vocabulary=vocabulary, lowercase=lowercase, strip_accents=strip_accents
+        preset=preset,
+        vocabulary=vocabulary,
+        lowercase=lowercase,
+        strip_accents=strip_accents,
+        language=language,
     )
     with Output(output, kind, overwrite=overwrite).written() as unfinished:
         manifest = _write_files(unfinished, maker, pieces, casing, sequence_length)

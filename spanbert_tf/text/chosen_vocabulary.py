@@ -6,7 +6,7 @@ from typing import NotRequired
 from typing_extensions import TypedDict  # pydantic wants this one before Python 3.12
 
 from spanbert_tf.command_line import check_vocabulary_options
-from spanbert_tf.errors import BadInputError
+from spanbert_tf.errors import BadInputError, ConfigurationError
 from spanbert_tf.files.kinds import convert_keras_command
 from spanbert_tf.files.preset import TOKENIZER_CONFIG, TOKENIZER_VOCABULARY, PresetFiles
 from spanbert_tf.files.text_files import check_json_value
@@ -19,6 +19,7 @@ _ADVICE = "copy the preset again"
 class _TokenizerConfig(TypedDict):
     lowercase: bool
     strip_accents: NotRequired[bool | None]
+    language: NotRequired[str]
 
 
 class _SavedTokenizer(TypedDict):
@@ -34,6 +35,7 @@ def chosen_vocabulary(
     vocabulary: str | os.PathLike | None,
     lowercase: bool | None,
     strip_accents: bool | None,
+    language: str | None = None,
 ) -> tuple[list[str], Casing]:
     """The vocabulary of records, and what is done to their text.
 
@@ -43,20 +45,24 @@ def chosen_vocabulary(
         lowercase: whether to lower-case the text, which must suit the vocabulary; `None`: it stays
             as it is.
         strip_accents: whether to strip accents as well; `None`: where the text is lower-cased.
+        language: code of the language whose sentences the text has; `None`: English.
 
     Raises:
         BadInputError: the preset or the vocabulary cannot be used.
         ConfigurationError: neither a preset nor a vocabulary is given, or both are, or a casing
-            beside a preset.
+            or language beside a preset; or the language has no rule for sentences.
         MismatchError: the vocabulary is not of the stated case.
     """
     path = os.fspath(vocabulary) if vocabulary is not None else None
-    check_vocabulary_options(preset, path, lowercase, strip_accents)
+    check_vocabulary_options(preset, path, lowercase, strip_accents, language)
     if preset is not None:
         return load_vocabulary_of_preset(preset)  # the model learned the two together
     assert path is not None  # one of both is given, as was checked
     pieces = load_vocabulary(path)
-    casing = Casing.of(bool(lowercase), strip_accents)
+    try:
+        casing = Casing.of(bool(lowercase), strip_accents, language)
+    except ValueError as error:
+        raise ConfigurationError(f"--{error}") from error
     check_case(pieces, path, casing)
     return pieces, casing
 
@@ -84,7 +90,7 @@ def load_vocabulary_of_preset(preset: str | os.PathLike) -> tuple[list[str], Cas
         )
     config = saved["config"]
     try:
-        casing = Casing.of(config["lowercase"], config.get("strip_accents"))
+        casing = Casing.of(config["lowercase"], config.get("strip_accents"), config.get("language"))
     except ValueError as error:
         raise BadInputError(f"{place}: {error}; {_ADVICE}") from error
     vocabulary = files.find(TOKENIZER_VOCABULARY)

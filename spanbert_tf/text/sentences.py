@@ -11,13 +11,12 @@ import json
 import pathlib
 import re
 from collections.abc import Iterator
+from typing import Literal, get_args
 
-from spanbert_tf.errors import ConfigurationError
-
-LANGUAGES = (
-    "en",
-)  # the codes of `--language`; each has a file `punkt_<code>.json` beside this one
-DEFAULT_LANGUAGE = "en"
+# The codes of `--language`; each has a file `punkt_<code>.json` beside this one.
+Language = Literal["en"]
+LANGUAGES: tuple[Language, ...] = get_args(Language)
+DEFAULT_LANGUAGE: Language = "en"
 
 _SENTENCE_ENDS = frozenset(".?!")
 # What ends a word, and what a word does not begin with; escaped for a set of a regular expression.
@@ -249,16 +248,8 @@ def _without_full_stop(word_type: str) -> str:
 
 
 @functools.cache
-def sentence_splitter(language: str) -> PunktSplitter:
-    """The splitter of a language.
-
-    Args:
-        language: one of `LANGUAGES`.
-
-    Raises:
-        ConfigurationError: the language has no parameters.
-    """
-    check_language(language)
+def sentence_splitter(language: Language) -> PunktSplitter:
+    """The splitter of a language, for all who ask."""
     path = pathlib.Path(__file__).with_name(f"punkt_{language}.json")
     parameters = json.loads(path.read_text(encoding="utf-8"))
     contexts = {
@@ -274,19 +265,20 @@ def sentence_splitter(language: str) -> PunktSplitter:
     )
 
 
-def check_language(language: str) -> None:
-    """Refuses a language whose sentences are not known.
+def check_language(language: str) -> Language:
+    """Returns a language, unless there is no rule for its sentences.
 
     Raises:
-        ConfigurationError: its code is none of `LANGUAGES`; names those.
+        ValueError: its code is none of `LANGUAGES`; names those.
     """
     if language not in LANGUAGES:
-        raise ConfigurationError(
-            f"--language {language}: has no rule for sentences; give {' or '.join(LANGUAGES)}"
+        raise ValueError(
+            f"language {language}: has no rule for sentences; give {' or '.join(LANGUAGES)}"
         )
+    return language
 
 
-def find_sentence_starts(text: str, language: str) -> list[int]:
+def find_sentence_starts(text: str, language: Language) -> list[int]:
     """Finds where the sentences of a text of any number of lines begin.
 
     Args:

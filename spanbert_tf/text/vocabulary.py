@@ -8,6 +8,7 @@ from typing import Literal, NamedTuple
 
 from spanbert_tf.errors import BadInputError, MismatchError
 from spanbert_tf.files.contents import refuse_device
+from spanbert_tf.text.sentences import DEFAULT_LANGUAGE, Language, check_language
 
 PAD_TOKEN, UNKNOWN_TOKEN = "[PAD]", "[UNK]"
 START_TOKEN, END_TOKEN, MASK_TOKEN = "[CLS]", "[SEP]", "[MASK]"
@@ -26,27 +27,33 @@ _REPLACE = (
 
 
 class Casing(NamedTuple):
-    """What is done to text before it is split into word pieces."""
+    """What is done to text before it is split into word pieces, and by whose rules."""
 
     lowercase: bool  # whether it is lower-cased
     strip_accents: bool  # whether accents are stripped; only where it is lower-cased
+    language: Language = DEFAULT_LANGUAGE  # whose rule splits it into sentences
 
     @classmethod
-    def of(cls, lowercase: bool, strip_accents: bool | None = None) -> "Casing":
+    def of(
+        cls, lowercase: bool, strip_accents: bool | None = None, language: str | None = None
+    ) -> "Casing":
         """Casing with HuggingFace's default: accents are stripped if text is lower-cased.
 
         Raises:
-            ValueError: accents would be stripped from cased text.
+            ValueError: accents would be stripped from cased text, or the language has no rule.
         """
         if strip_accents and not lowercase:
             raise ValueError("strip_accents=True needs lowercase=True")
-        return cls(lowercase, lowercase if strip_accents is None else strip_accents)
+        if strip_accents is None:
+            strip_accents = lowercase
+        return cls(lowercase, strip_accents, check_language(language or DEFAULT_LANGUAGE))
 
     def describe(self) -> str:
-        """The casing in words."""
-        if not self.lowercase:
-            return "cased"
-        return f"lower-cased, accents {'stripped' if self.strip_accents else 'kept'}"
+        """The casing in words; and the language, unless it is English."""
+        text = "cased"
+        if self.lowercase:
+            text = f"lower-cased, accents {'stripped' if self.strip_accents else 'kept'}"
+        return text if self.language == DEFAULT_LANGUAGE else f"{text}, language {self.language}"
 
     def options(self) -> str:
         """The options of `spanbert-tf prepare` and `convert` for it."""

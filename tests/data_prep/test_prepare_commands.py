@@ -284,7 +284,7 @@ def test_a_preset_tells_vocabulary_and_casing(command, tmp_path, capfd):
     preset = write_preset_to_read(tmp_path / "preset", lowercase=True, strip_accents=False)
     arguments, manifest = prepare_arguments(command, tmp_path)
     vocabulary = str(preset / "assets" / "tokenizer" / "vocabulary.txt")
-    same = ["--vocabulary", vocabulary, "--lowercase", "--keep-accents"]
+    same = ["--vocabulary", vocabulary, "--lowercase", "--keep-accents", "--language", "en"]
     for name, options in {"one": ["--preset", str(preset)], "other": same}.items():
         with pytest.raises(SystemExit) as stop:
             main([*arguments, *options, "--output", str(tmp_path / name)])
@@ -294,7 +294,8 @@ def test_a_preset_tells_vocabulary_and_casing(command, tmp_path, capfd):
     found, expected = ((tmp_path / name / manifest).read_bytes() for name in ("one", "other"))
     assert found == expected
     described = json.loads(found)
-    assert (described["lowercase"], described["strip_accents"]) == (True, False)
+    stored = [described[name] for name in ("lowercase", "strip_accents", "language")]
+    assert stored == [True, False, "en"]
 
 
 @pytest.mark.parametrize(
@@ -305,6 +306,8 @@ def test_a_preset_tells_vocabulary_and_casing(command, tmp_path, capfd):
         ("--preset {preset} --lowercase", "--preset tells the casing; leave out --lowercase, --"),
         ("--cased --preset {preset}", "--preset tells the casing; leave out --lowercase, --cased"),
         ("--preset {preset} --keep-accents", "--preset tells the casing; leave out --lowercase"),
+        ("--preset {preset} --language en", "--preset tells the language; leave out --language"),
+        ("--vocabulary {words} --language tlh", "--language tlh: has no rule for sentences; give "),
         ("--preset no-preset", "no-preset: no preset: no such directory, and no name that KerasH"),
         ("--preset {vocabulary}", "{vocabulary}: is a file of a preset"),
     ],
@@ -312,7 +315,8 @@ def test_a_preset_tells_vocabulary_and_casing(command, tmp_path, capfd):
 @pytest.mark.parametrize("command", ["named_entities", "coreference", "pretraining"])
 def test_a_preset_or_a_vocabulary_is_given(command, options, message, tmp_path, capfd):
     preset = write_preset_to_read(tmp_path / "preset", lowercase=True)
-    names = {"preset": preset, "vocabulary": preset / "tokenizer.json"}
+    words = preset / "assets" / "tokenizer" / "vocabulary.txt"
+    names = {"preset": preset, "vocabulary": preset / "tokenizer.json", "words": words}
     arguments, _ = prepare_arguments(command, tmp_path)
     words = [word.format(**names) for word in options.split()]
     status, errors = run([*arguments, *words, "--output", str(tmp_path / "out")], capfd)

@@ -94,6 +94,7 @@ def write_records(
         vocabulary_size=len(VOCABULARY),
         lowercase=lowercase,
         strip_accents=lowercase,
+        language="en",
         sequence_length=sequence_length,
         sequences=sequences,
         annotations=tuple(annotations),

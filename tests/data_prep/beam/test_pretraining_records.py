@@ -304,7 +304,7 @@ def test_accents_are_kept_on_request(tmp_path, capfd):
     with pytest.raises(SystemExit, match="0"):
         main(["prepare", "pretraining", *options, *kept, "--output", str(tmp_path / "records")])
     manifest = PretrainingManifest.load(tmp_path / "records")
-    assert manifest.casing == (True, False)
+    assert manifest.casing == (True, False, "en")
     peer = BertWordPieceTokenizer(vocabulary, lowercase=True, strip_accents=False)
     expected = peer.encode(text.read_text(), add_special_tokens=False).ids
     records = written_records.read_records(tmp_path / "records", manifest)

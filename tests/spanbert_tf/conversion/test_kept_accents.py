@@ -77,7 +77,7 @@ def test_the_configuration_goes_before_the_tokenizer(strip_accents, source):
     clear(source)
     stated_in_the_tokenizer(source, not strip_accents)
     stated_in_the_configuration(source, strip_accents)
-    assert find_casing(str(source), "x", None) == (True, strip_accents)
+    assert find_casing(str(source), "x", None) == (True, strip_accents, "en")
 
 
 def test_keras_hubs_own_bert_keeps_them_as_well(source, tmp_path):
@@ -95,7 +95,7 @@ def test_the_user_says_it_where_the_source_does_not(source, tmp_path):
     preset = str(tmp_path / "preset")
     options = {"lowercase": True, "strip_accents": False}
     convert_checkpoint("huggingface", "keras", str(source), preset, **options)
-    assert SpanBertTokenizer.from_preset(preset).casing == (True, False)
+    assert SpanBertTokenizer.from_preset(preset).casing == (True, False, "en")
     stated_in_the_configuration(source, True)
     with pytest.raises(MismatchError, match="states that accents are stripped, not --keep-accents"):
         convert_checkpoint("huggingface", "keras", str(source), str(tmp_path / "no"), **options)

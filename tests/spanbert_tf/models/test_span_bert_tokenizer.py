@@ -209,8 +209,10 @@ def test_german_with_its_accents_has_the_tokens_of_huggingface():
     again = SpanBertTokenizer.from_config(kept.ours.get_config() | {"vocabulary": vocabulary})
     assert again(GERMAN) == kept.ours(GERMAN)
     older = kept.ours.get_config() | {"vocabulary": vocabulary}
-    del older["strip_accents"]  # presets that were written before say nothing of accents
+    # Presets that were written before say nothing of accents and languages.
+    assert (older.pop("strip_accents"), older.pop("language")) == (False, "en")
     assert SpanBertTokenizer.from_config(older).strip_accents
+    assert SpanBertTokenizer.from_config(older).casing.language == "en"
 
 
 @pytest.fixture(scope="module")
@@ -312,6 +314,8 @@ def test_vocabularies_that_cannot_be_used_are_refused(tmp_path, change, words):
 def test_options_without_effect_are_refused():
     with pytest.raises(ValueError, match="strip_accents=True needs lowercase=True"):
         SpanBertTokenizer(CASED, strip_accents=True)
+    with pytest.raises(ValueError, match="language tlh: has no rule for sentences; give en"):
+        SpanBertTokenizer(CASED, language="tlh")
     with pytest.raises(ValueError, match="split_on_cjk"):
         SpanBertTokenizer(CASED, split_on_cjk=False)
     with pytest.raises(ValueError, match="int32"):

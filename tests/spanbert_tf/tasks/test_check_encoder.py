@@ -15,7 +15,7 @@ from spanbert_tf.tasks.relation_extraction.records import RelationExtractionMani
 from spanbert_tf.tasks.text_classification.records import TextClassificationManifest
 
 FACTS = {"vocabulary_hash": "x", "vocabulary_size": 9, "lowercase": True, "sequence_length": 16}
-FACTS |= {"files": {}, "strip_accents": True}
+FACTS |= {"files": {}, "strip_accents": True, "language": "en"}
 # Commands that write a task's records, its description, what that has of its own.
 TASKS = [
     (

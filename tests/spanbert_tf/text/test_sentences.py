@@ -10,11 +10,11 @@ import pytest
 from hypothesis import strategies as st
 from nltk.tokenize.punkt import PunktParameters, PunktSentenceTokenizer, PunktTokenizer
 
-from spanbert_tf.errors import ConfigurationError
-from spanbert_tf.text import sentences
 from spanbert_tf.text.sentences import (
+    DEFAULT_LANGUAGE,
     LANGUAGES,
     PunktSplitter,
+    check_language,
     find_sentence_starts,
     sentence_splitter,
 )
@@ -157,8 +157,8 @@ def test_words_that_are_remembered_are_short_and_not_too_many():
 
 
 def test_another_language_is_refused_and_those_that_are_there_are_named():
-    with pytest.raises(ConfigurationError, match=r"--language tlh: .*; give en$") as raised:
-        sentence_splitter("tlh")
+    with pytest.raises(ValueError, match=r"language tlh: .*; give en$") as raised:
+        check_language("tlh")
     assert "\n" not in str(raised.value)
-    assert sentences.DEFAULT_LANGUAGE in LANGUAGES
+    assert check_language(DEFAULT_LANGUAGE) in LANGUAGES
     assert all(sentence_splitter(language).abbreviations for language in LANGUAGES)
