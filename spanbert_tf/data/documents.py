@@ -14,7 +14,12 @@ from typing import NamedTuple
 import tensorflow as tf
 
 from spanbert_tf.data.manifest import NO_SPEAKER, SPECIAL_SPEAKER
-from spanbert_tf.text.positions import changes, segment_positions
+from spanbert_tf.text.positions import (
+    changes,
+    find_sentences,
+    find_sentences_in_graph,
+    segment_positions,
+)
 from spanbert_tf.text.tokenization import WordPieceTokenizer, characters_before
 from spanbert_tf.text.vocabulary import Casing, SpecialTokenIds, is_continuation
 
@@ -67,20 +72,29 @@ class TextDocuments(NamedTuple):
 class TextReader(tf.Module):
     """Makes documents of texts.
 
-    Words are BERT's: white space and punctuation part them. Sentences are those of
-    `segment_positions`: a line end ends one.
+    Words are BERT's: white space and punctuation part them. A line end ends a sentence.
 
     Args:
         vocabulary: entries in order of their ids.
         casing: what is done to the text.
         sequence_length: positions of a segment at most.
+        is_exported: whether the graph is for an export, which cannot run Python.
     """
 
-    def __init__(self, vocabulary: list[str], casing: Casing, sequence_length: int) -> None:
+    def __init__(
+        self,
+        vocabulary: list[str],
+        casing: Casing,
+        sequence_length: int,
+        *,
+        is_exported: bool = False,
+    ) -> None:
         super().__init__()
         self._tokenizer = WordPieceTokenizer.shared(vocabulary, casing)
         self._continues = tf.constant([is_continuation(piece) for piece in vocabulary])  # [V]
         self._sequence_length = sequence_length
+        self._language = casing.language
+        self._find_sentences = find_sentences_in_graph if is_exported else find_sentences
         self._special = SpecialTokenIds.from_vocabulary(vocabulary)
 
     def __call__(self, texts: tf.Tensor, speakers: tf.Tensor | None = None) -> TextDocuments:
@@ -94,7 +108,8 @@ class TextReader(tf.Module):
         texts = tf.strings.unicode_transcode(texts, "UTF-8", "UTF-8", errors="replace")
         ids, starts, ends = self._tokenizer.tokenize_with_offsets(texts)
         rows = ids.value_rowids()  # [P]
-        places = segment_positions(texts, starts, first_paragraph=0)
+        sentence_starts = self._find_sentences(texts, self._language)
+        places = segment_positions(texts, starts, sentence_starts, first_paragraph=0)
         lines = places.paragraph_indices.flat_values
         is_new = changes(lines) | changes(places.sentence_indices.flat_values) | changes(rows)
         sentences = ids.with_flat_values(tf.cumsum(tf.cast(is_new, tf.int32)))

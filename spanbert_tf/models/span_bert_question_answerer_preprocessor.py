@@ -112,7 +112,14 @@ class SpanBertQuestionAnswererPreprocessor(RowPreprocessor, keras_hub.models.Pre
             questions, question_starts, _ = tokenize(texts[0])
             passages, starts, ends = tokenize(texts[1])
             if self.segment_aware:
-                positions = pair_positions(texts[0], texts[1], question_starts, starts)
+                positions = pair_positions(
+                    texts[0],
+                    texts[1],
+                    question_starts,
+                    starts,
+                    self.tokenizer.casing.language,
+                    is_exported=False,
+                )
         else:
             questions = self.tokenizer(texts[0])
             passages = self.tokenizer(texts[1])

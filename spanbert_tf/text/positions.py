@@ -1,20 +1,23 @@
-"""SegaBERT's paragraph, sentence and token index of each word piece, from text, in a graph.
+"""SegaBERT's paragraph, sentence and token index of each word piece, from text.
 
-Preparation and serving of question answering call this one rule. Records for
-pre-training are split by a library in Python, which cannot stand in a SavedModel.
+The rule of sentences is `spanbert_tf.text.sentences`, which is Python. A SavedModel cannot run it:
+exports split with regular expressions that agree with it as well as they can.
 
 N texts.
 """
 
+import functools
+import re
 from typing import NamedTuple
 
+import numpy as np
 import tensorflow as tf
 
-TITLES = r"(?:Mr|Mrs|Ms|Dr|Prof|St|Sr|Jr|Gen|Col|Lt|Capt|Sgt|Rev|Gov|Sen|Rep|No|vs)"
-# Titles, and single capitals as in "J. Doe" and "U.S.": their full stop ends no sentence.
-_NO_END = rf"\b([A-Z]|{TITLES})\."
-_CLOSING, _OPENING = r"[\"')\]\x{201D}\x{2019}]*", r"[\"'(\[\x{201C}\x{2018}]*"  # and curly ones
-_END = rf"([.!?]{_CLOSING})[ \t]([ \t]*{_OPENING}[\p{{Lu}}\p{{Nd}}])"
+from spanbert_tf.text.sentences import Language, find_sentence_starts, sentence_splitter
+
+# What may stand before a word, and what closes a sentence after its mark.
+_BEFORE_WORD = r"(?:^|[\s\"`({\[:;&#*@)}\]-])"
+_CLOSING = r"[\"')\]}\x{2018}\x{2019}\x{201C}\x{201D}\x{AB}\x{BB}]*"
 
 
 class SegmentPositions(NamedTuple):
@@ -26,28 +29,28 @@ class SegmentPositions(NamedTuple):
 
 
 def segment_positions(
-    texts: tf.Tensor, byte_starts: tf.RaggedTensor, *, first_paragraph: int
+    texts: tf.Tensor,
+    byte_starts: tf.RaggedTensor,
+    sentence_starts: tf.RaggedTensor,
+    *,
+    first_paragraph: int,
 ) -> SegmentPositions:
-    """The positions of the tokens of texts.
-
-    A line end ends a paragraph. A sentence ends with its paragraph, and at white space after `.`,
-    `!` or `?` (and closing quotes and brackets) where an upper-case letter or a digit follows
-    (after opening quotes and brackets); but not after a title such as `Mr.` or a single capital.
+    """The positions of the tokens of texts. A line end ends a paragraph.
 
     Args:
         texts: string [N], UTF-8.
         byte_starts: ragged int64 [N, tokens], where each token begins.
+        sentence_starts: ragged int64 [N, sentences], the byte where each sentence begins.
         first_paragraph: index of each text's first paragraph.
     """
-    # Each replacement keeps the number of bytes, so that the offsets stay right.
-    marked = tf.strings.regex_replace(texts, _NO_END, r"\1_")
-    marked = tf.strings.regex_replace(marked, _END, "\\1\n\\2")
     rows = byte_starts.value_rowids()  # [T] tokens of all texts
     first_bytes = tf.cumsum(tf.cast(tf.strings.length(texts), tf.int64), exclusive=True)  # [N]
     places = byte_starts.flat_values + tf.gather(first_bytes, rows)  # [T]
+    starts = sentence_starts.flat_values + tf.gather(first_bytes, sentence_starts.value_rowids())
     begins_text = changes(rows)
     begins_paragraph = begins_text | changes(_line_ends_before(texts, places))
-    begins_sentence = begins_paragraph | changes(_line_ends_before(marked, places))
+    num_started = tf.searchsorted(starts, places, side="right")  # sentences up to each token
+    begins_sentence = begins_paragraph | changes(num_started)
 
     tokens = tf.range(tf.size(rows))
     sentences = tf.cumsum(tf.cast(begins_sentence, tf.int32)) - 1  # numbered over all texts
@@ -64,6 +67,9 @@ def pair_positions(
     passages: tf.Tensor,
     question_starts: tf.RaggedTensor,
     passage_starts: tf.RaggedTensor,
+    language: Language,
+    *,
+    is_exported: bool,
 ) -> tuple[SegmentPositions, SegmentPositions]:
     """Positions of questions, which are paragraph 0, and of passages, which begin with paragraph 1.
 
@@ -72,11 +78,89 @@ def pair_positions(
         passages: string [N].
         question_starts: ragged int64 [N, tokens], bytes.
         passage_starts: the same of the passages.
+        language: whose rule splits into sentences.
+        is_exported: whether the graph is for an export, which cannot run Python.
     """
     lines = tf.strings.regex_replace(questions, "\n", " ")
+    find = find_sentences_in_graph if is_exported else find_sentences
     return (
-        segment_positions(lines, question_starts, first_paragraph=0),
-        segment_positions(passages, passage_starts, first_paragraph=1),
+        segment_positions(lines, question_starts, find(lines, language), first_paragraph=0),
+        segment_positions(passages, passage_starts, find(passages, language), first_paragraph=1),
+    )
+
+
+def find_sentences(texts: tf.Tensor, language: Language) -> tf.RaggedTensor:
+    """The byte where each sentence begins, by the rule of records; in Python.
+
+    Args:
+        texts: string [N], UTF-8; bytes that are not UTF-8 are seen as one character each.
+        language: whose rule it is.
+
+    Returns:
+        Ragged int64 [N, sentences].
+    """
+    find = functools.partial(_find_sentences, language)
+    starts, counts = tf.numpy_function(find, [texts], (tf.int64, tf.int64), stateful=False)
+    return tf.RaggedTensor.from_row_lengths(
+        tf.ensure_shape(starts, [None]), tf.ensure_shape(counts, texts.shape[:1])
+    )
+
+
+def _find_sentences(language: Language, texts: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+    starts: list[int] = []
+    counts = []
+    for raw in texts:
+        text = raw.decode("utf-8", "surrogateescape")
+        places = find_sentence_starts(text, language)
+        counts.append(len(places))
+        if not text.isascii():
+            places = _places_in_bytes(text, places)
+        starts += places
+    return np.array(starts, np.int64), np.array(counts, np.int64)
+
+
+def _places_in_bytes(text: str, places: list[int]) -> list[int]:
+    """Ascending places in a text, in characters, as places in bytes."""
+    found = []
+    last = 0
+    num_bytes = 0
+    for place in places:
+        num_bytes += len(text[last:place].encode("utf-8", "surrogateescape"))
+        last = place
+        found.append(num_bytes)
+    return found
+
+
+def find_sentences_in_graph(texts: tf.Tensor, language: Language) -> tf.RaggedTensor:
+    """As `find_sentences`, in TensorFlow operations that a server has, and only nearly the same.
+
+    A sentence ends at white space after `.`, `!` or `?` and closing marks. After an abbreviation,
+    an initial or an ellipsis it ends only before a word that often begins one, and after a number
+    not before a lower-case letter.
+    """
+    marked = texts
+    for pattern, replacement in _replacements(language):  # which keep the number of bytes
+        marked = tf.strings.regex_replace(marked, pattern, replacement)
+    content = tf.strings.bytes_split(marked)  # ragged [N, bytes]
+    is_end = content.with_flat_values(content.flat_values == "\n")
+    return tf.ragged.boolean_mask(tf.ragged.range(content.row_lengths()), is_end) + 1
+
+
+@functools.cache
+def _replacements(language: Language) -> tuple[tuple[str, str], ...]:
+    """Patterns and what replaces them: a full stop that ends nothing by `_`, ends by line ends."""
+    splitter = sentence_splitter(language)
+    letters = [word for word in splitter.abbreviations if word.strip(". ")]
+    words = sorted(letters, key=lambda word: (-len(word), word))
+    abbreviations = "|".join(re.escape(word) for word in words)
+    starters = "|".join(sorted(word.capitalize() for word in splitter.sentence_starters))
+    doubtful = rf"({_BEFORE_WORD}(?:(?i:{abbreviations})|\p{{L}})|\.\.)\."
+    number = rf"({_BEFORE_WORD}-?[.,]?\p{{Nd}}[\p{{Nd}},.-]*)\."
+    return (
+        (rf"{doubtful}[ \t]([ \t]*(?:{starters})\b)", "\\1.\n\\2"),
+        (doubtful, r"\1_"),
+        (rf"{number}([ \t]+\p{{Ll}})", r"\1_\2"),
+        (rf"([.!?]{_CLOSING})[ \t]([ \t]*\S)", "\\1\n\\2"),
     )
 
 

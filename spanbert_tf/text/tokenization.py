@@ -11,7 +11,7 @@ import numpy as np
 import tensorflow as tf
 import tensorflow_text as tf_text
 
-from spanbert_tf.text.positions import segment_positions
+from spanbert_tf.text.positions import find_sentences, segment_positions
 from spanbert_tf.text.vocabulary import CONTINUATION_PREFIX, UNKNOWN_TOKEN, Casing
 
 _UTF8 = "UTF-8"
@@ -162,6 +162,7 @@ class TextTokenizer:
 
     def __init__(self, pieces: Sequence[str], casing: Casing, *, segment_aware: bool) -> None:
         self._tokenizer = WordPieceTokenizer.shared(pieces, casing)
+        self._language = casing.language
         self._segment_aware = segment_aware
 
     def __call__(
@@ -180,7 +181,10 @@ class TextTokenizer:
             columns: Sequence[tf.RaggedTensor] = ()
             if self._segment_aware:
                 columns = segment_positions(
-                    tf.constant(batch), starts, first_paragraph=first_paragraph
+                    tf.constant(batch),
+                    starts,
+                    find_sentences(tf.constant(batch), self._language),
+                    first_paragraph=first_paragraph,
                 )
             positions = np.zeros([ids.flat_values.shape[0], len(columns)], "int32")
             for number, column in enumerate(columns):

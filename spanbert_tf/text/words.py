@@ -5,8 +5,7 @@ N texts, T tokens of all texts, which stand between spaces.
 
 import tensorflow as tf
 
-from spanbert_tf.text.positions import TITLES
-
+TITLES = r"(?:Mr|Mrs|Ms|Dr|Prof|St|Sr|Jr|Gen|Col|Lt|Capt|Sgt|Rev|Gov|Sen|Rep|No|vs)"
 # BERT's tokenizer cuts at all of these, too, so that a word is one or more of its words.
 # Spaces of so many bytes; and the characters of Chinese, its punctuation included.
 _SPACES = {

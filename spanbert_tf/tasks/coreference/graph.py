@@ -117,7 +117,10 @@ class ResolveTexts(tf.Module):
         preprocessor = resolver.preprocessor
         tokenizer = preprocessor.tokenizer
         self._reader = TextReader(
-            tokenizer.get_vocabulary(), tokenizer.casing, preprocessor.sequence_length
+            tokenizer.get_vocabulary(),
+            tokenizer.casing,
+            preprocessor.sequence_length,
+            is_exported=True,
         )
 
     def resolve(self, text: tf.Tensor, speakers: tf.Tensor | None = None) -> dict[str, tf.Tensor]:

@@ -176,6 +176,7 @@ class AnswerQuestions(tf.Module):
         preprocessor = answerer.preprocessor
         self._segment_aware = preprocessor.segment_aware
         tokenizer = preprocessor.tokenizer
+        self._language = tokenizer.casing.language
         vocabulary = tokenizer.get_vocabulary()
         self._tokenizer = WordPieceTokenizer.shared(vocabulary, tokenizer.casing)
         self._packer = WindowPacker(
@@ -207,7 +208,14 @@ class AnswerQuestions(tf.Module):
         passages, byte_starts, byte_ends = self._tokenizer.tokenize_with_offsets(contexts)
         positions = None
         if self._segment_aware:
-            positions = pair_positions(questions, contexts, question_starts, byte_starts)
+            positions = pair_positions(
+                questions,
+                contexts,
+                question_starts,
+                byte_starts,
+                self._language,
+                is_exported=True,
+            )
         planned = self._packer.plan(asked, passages, positions)
 
         # Outside of what is repeated, since each takes the length of the passage.
