@@ -1,14 +1,15 @@
-"""Opens .tar.gz archives of checkpoints: the plain files that a reader asks for, nothing else.
+"""Opens .tar.gz archives of checkpoints, and extracts only the plain files that are needed.
 
-An archive may come from anyone. `tarfile.extractall` is not called: its filter lets chains of links
-out of the directory before Python 3.11.13 and 3.12.11 (CVE-2025-4517) and is no argument at all
-before 3.11.4. Nothing here depends on the release: no link is taken, no name of the archive becomes
-a path, and the archive is read through a stream that goes forward only, a bounded way.
+An archive may come from anyone. `tarfile.extractall` is not called: before Python 3.11.13 and
+3.12.11 chains of links pass its filter and lead out of the directory (CVE-2025-4517), and before
+3.11.4 it has no filter. The code here is safe in every release: links are refused, no path of the
+archive is used as a path, and the archive is read forwards only, up to a limit.
 """
 
 import bz2
 import contextlib
 import gzip
+import io
 import lzma
 import os
 import re
@@ -17,45 +18,54 @@ import tarfile
 import tempfile
 import zlib
 from collections.abc import Iterator
-from typing import BinaryIO
+from typing import IO
 
 from spanbert_tf.errors import BadInputError, reason
 from spanbert_tf.files.kinds import download_commands
 
-# Endings of files that people give in place of the directory.
+# Endings of files that users pass instead of the directory.
 _WEIGHTS = (".safetensors", ".bin", ".pt", ".pth", ".h5", ".index", ".ckpt", ".json")
-# What the readers of this package open; such a name has no separator and no control character.
+# The files that this package reads. Such a name has no separator and no control character.
 _NEEDED = re.compile(
     r"(?:bert_|tokenizer_)?config\.json|tokenizer\.json|vocab(?:ulary)?\.txt"
     r"|\w[\w .+=,@-]{0,200}\.(?:safetensors|bin|pt|index|data-\d{5}-of-\d{5}|index\.json)"
 )
 _OPENERS = ((b"\x1f\x8b", gzip.open), (b"BZh", bz2.open), (b"\xfd7zXZ\x00", lzma.open))
-_BLOCK = 512  # of a tar archive
-_CHUNK = 1 << 20
-# Limits that no checkpoint comes near, in bytes. Weights hardly shrink. Of a header, which holds a
-# path (4,096 bytes) and a few attributes, `tarfile` makes objects, some in quadratic time (until
-# 3.11.10); each file has one, of a block or more.
-_MAX_HEADER, _MAX_HEADERS = 8 << 10, 1 << 20
-_FREE_BYTES, _MAX_RATIO = 64 << 20, 32
+_BLOCK = 512  # bytes of a block of a tar archive
+_CHUNK = 1 << 20  # bytes that are copied at once
+# Limits in bytes, far above what checkpoints need. A header has a path (up to 4,096 bytes) and a
+# few attributes; before Python 3.11.10 `tarfile` parses some in quadratic time. Each file has a
+# header of at least one block.
+_MAX_HEADER = 8 << 10
+_MAX_HEADERS = 1 << 20
+# An archive may unpack to `_FREE_BYTES + _MAX_RATIO * size`; compression hardly shrinks weights.
+_FREE_BYTES = 64 << 20
+_MAX_RATIO = 32
 _UNPACK = "unpack it where nothing can be lost, and name the directory"
 
 
 @contextlib.contextmanager
 def opened_source(path: str) -> Iterator[str]:
-    """The directory of a checkpoint: the path itself, or, while it is open, an archive's files.
+    """Opens a directory or an archive of a checkpoint.
 
-    Of an archive it holds the files with a checkpoint's names at its top or in its one directory.
+    Args:
+        path: the directory, or the archive.
+
+    Yields:
+        The directory itself, or a temporary directory with the files of the archive that have names
+        of a checkpoint's files. They lie at the top of the archive or in its only directory.
+
+    Raises:
+        BadInputError: there is no such directory or archive, or it cannot be unpacked.
     """
     if os.path.isdir(path):
         yield path
         return
     if not os.path.isfile(path):
+        advice = "download the model first"
         download = download_commands(path)
-        advice = (
-            f"for a model of the Hugging Face Hub, {download}"
-            if download
-            else ("download the model first")
-        )
+        if download:
+            advice = f"for a model of the Hugging Face Hub, {download}"
         raise BadInputError(f"{path}: no such directory or archive; {advice}")
     if path.endswith(_WEIGHTS):
         directory = os.path.dirname(path) or "."
@@ -66,7 +76,7 @@ def opened_source(path: str) -> Iterator[str]:
     with tempfile.TemporaryDirectory() as directory:
         try:
             found = _extract(path, directory)
-        except OSError as error:  # of writing; those of reading are `BadInputError`s
+        except OSError as error:  # while writing; `_Stream` replaces errors of reading
             raise BadInputError(
                 f"{path}: cannot be unpacked to {directory} ({reason(error)}); free some space, or "
                 "set TMPDIR to a directory that has it"
@@ -86,7 +96,15 @@ def opened_source(path: str) -> Iterator[str]:
 
 
 def _extract(path: str, directory: str) -> dict[str, str]:
-    """Writes the needed files of each directory (`""`: the top) to one of ours; theirs → ours."""
+    """Extracts the needed files of an archive.
+
+    Args:
+        path: the archive.
+        directory: directory in which a new one is created for each directory of the archive.
+
+    Returns:
+        Directory in the archive → new directory; `""` is the top of the archive.
+    """
     found: dict[str, str] = {}
     for parts, file in _plain_files(path):
         *parents, name = parts
@@ -104,19 +122,23 @@ def _extract(path: str, directory: str) -> dict[str, str]:
     return found
 
 
-def _plain_files(path: str) -> Iterator[tuple[list[str], BinaryIO]]:
-    """The parts of the name, and the content, of each file of an archive, while it is the next."""
-    with _Stream(path) as stream:
-        end, headers = 0, _MAX_HEADERS
+def _plain_files(path: str) -> Iterator[tuple[list[str], IO[bytes]]]:
+    """Yields the parts of the name and the content of each file. Read it before the next one."""
+    with contextlib.closing(_Stream(path)) as stream:
+        end = 0  # of the last file that was read
+        headers = _MAX_HEADERS  # bytes of headers that may follow
         stream.allow(_MAX_HEADER)
         archive = tarfile.TarFile(fileobj=stream, encoding="utf-8")
         while (member := archive.next()) is not None:
             headers -= stream.tell() - end
             parts = _checked_parts(path, member)
-            end = member.offset_data + (member.size if member.isreg() else 0)
-            stream.allow(end - stream.tell())
+            end = member.offset_data
             if member.isreg():
-                yield parts, archive.extractfile(member)
+                end += member.size
+            stream.allow(end - stream.tell())
+            content = archive.extractfile(member)
+            if content is not None:  # `None` for a directory
+                yield parts, content
             stream.seek(end)
             stream.allow(min(_MAX_HEADER, headers))
         if not stream.ended:
@@ -124,11 +146,12 @@ def _plain_files(path: str) -> Iterator[tuple[list[str], BinaryIO]]:
 
 
 def _checked_parts(path: str, member: tarfile.TarInfo) -> list[str]:
-    """The parts of a member's name, or a refusal."""
-    name, shown = member.name, f"{path}: {member.name[:200]!a}"
+    """Returns the parts of a member's name; raises `BadInputError` for an unsafe member."""
+    name = member.name
+    shown = f"{path}: {name[:200]!a}"
     if member.issym() or member.islnk():
         raise BadInputError(
-            f"{shown}: is a link, and no link is taken out of an archive; pack it again with `tar "
+            f"{shown}: is a link, and links in archives are not followed; pack it again with `tar "
             f"--dereference`, or {_UNPACK}"
         )
     if member.issparse() or not (member.isreg() or member.isdir()):
@@ -140,10 +163,10 @@ def _checked_parts(path: str, member: tarfile.TarInfo) -> list[str]:
 
 
 class _Stream:
-    """What a compressed file unpacks to: `tarfile` may go forward in it, and only so far.
+    """The uncompressed content of a file, which `tarfile` reads forwards, up to a limit.
 
     Attributes:
-        ended: whether the last block that was read is the zeros at the end of an archive.
+        ended: whether the last block that was read consists of the zeros at the end of an archive.
     """
 
     def __init__(self, path: str) -> None:
@@ -152,18 +175,17 @@ class _Stream:
             start = file.read(6)
         opener = next((opener for magic, opener in _OPENERS if start.startswith(magic)), open)
         self._file = opener(path, "rb")
-        self._position, self._end = 0, 0
+        self._position = 0
+        self._end = 0  # position up to which may be read
         self._limit = _FREE_BYTES + _MAX_RATIO * os.path.getsize(path)
         self.ended = False
 
-    def __enter__(self) -> "_Stream":
-        return self
-
-    def __exit__(self, *_: object) -> None:
+    def close(self) -> None:
+        """Closes the file."""
         self._file.close()
 
     def allow(self, num_bytes: int) -> None:
-        """Lets so many more bytes be read."""
+        """Allows `num_bytes` to be read from here on, up to the limit of the archive."""
         self._end = self._position + num_bytes
         if self._end > self._limit:
             raise BadInputError(
@@ -172,10 +194,11 @@ class _Stream:
             )
 
     def tell(self) -> int:
+        """Returns the position in the uncompressed content."""
         return self._position
 
     def seek(self, position: int) -> None:
-        """Goes forward."""
+        """Moves forwards to a position."""
         if position < self._position:
             raise tarfile.ReadError("a size is wrong")
         while self._position < position:
@@ -183,6 +206,7 @@ class _Stream:
                 raise tarfile.ReadError("it is cut off")
 
     def read(self, size: int) -> bytes:
+        """Reads up to `size` bytes, all of which must be allowed."""
         if not 0 <= size <= self._end - self._position:
             raise tarfile.ReadError("the headers are too long, or too many")
         try:
@@ -192,3 +216,7 @@ class _Stream:
         self._position += len(content)
         self.ended = len(content) == _BLOCK and not content.strip(b"\0")
         return content
+
+    def write(self, content: bytes) -> None:
+        """Raises an error: the file is read only."""
+        raise io.UnsupportedOperation("not writable")

@@ -1,13 +1,15 @@
-"""A BERT checkpoint, whatever project wrote it, and what must be in it.
+"""A BERT checkpoint of any project in one form, and the checks that it is complete.
 
-The names and layouts of its arrays are those of `names.TABLE`.
+`names.TABLE` lists the names and layouts of its arrays.
 """
 
 import dataclasses
 import math
 from collections.abc import Callable, Iterable, Iterator, Mapping
+from typing import Any
 
 import numpy as np
+import numpy.typing as npt
 
 from spanbert_tf.conversion.names import (
     ENCODER,
@@ -27,10 +29,10 @@ from spanbert_tf.errors import BadInputError, MismatchError
 from spanbert_tf.models.span_bert_backbone import POSITION_EMBEDDINGS, TABLE_SIZES
 from spanbert_tf.text.vocabulary import Casing
 
-BERT_EPSILON = 1e-12  # of LayerNorm, in the original code
-BERT_DROPOUT = 0.1  # in the original code; weights do not tell
+BERT_EPSILON = 1e-12  # of LayerNorm in the original code
+BERT_DROPOUT = 0.1  # of the original code; the weights do not show it
 INTERMEDIATE_MATRIX = "bert.encoder.layer.0.intermediate.dense.weight"
-# Arguments of SpanBertBackbone and their names in BERT's own configurations.
+# Argument of `SpanBertBackbone` → its name in BERT's own configurations.
 SIZE_NAMES = {
     "vocabulary_size": "vocab_size",
     "num_layers": "num_hidden_layers",
@@ -40,14 +42,14 @@ SIZE_NAMES = {
     "max_sequence_length": "max_position_embeddings",
     "num_segments": "type_vocab_size",
 }
-SIZES = (*SIZE_NAMES, "dropout")  # arguments that KerasHub's `BertBackbone` has, too
-# Sizes of SegaBERT's tables in its authors' configurations, which may lack them.
+SIZES = (*SIZE_NAMES, "dropout")  # the arguments that KerasHub's `BertBackbone` takes as well
+# The same for the sizes of SegaBERT's tables, which its authors' configurations may omit.
 SEGMENT_AWARE_SIZE_NAMES = {
     "num_paragraphs": "max_para_position_embeddings",
     "num_sentences": "max_sent_position_embeddings",
     "max_sentence_length": "max_token_position_embeddings",
 }
-# The output matrix of a head is the token embedding once more, in files that hold it at all.
+# Some files store tied weights twice: the output matrix of a head is the token embedding.
 _TIED = {
     "cls.predictions.decoder.weight": TOKEN_TABLE,
     "cls.pair_target_predictions.decoder.weight": TOKEN_TABLE,
@@ -55,15 +57,16 @@ _TIED = {
 }
 _FLOATS = ("float16", "bfloat16", "float32", "float64")
 
-Shapes = dict[str, tuple[int, ...]]
+Shapes = dict[str, tuple[int, ...]]  # name of an array → shape
+Sizes = Mapping[str, Any]  # arguments of `SpanBertBackbone`
 
 
 class LazyArray:
-    """An array that is read when NumPy asks for its values, so that few are in memory at once.
+    """An array whose values are read each time NumPy asks for them, to keep few in memory.
 
     Args:
         shape: its shape.
-        read: returns its values; they are not kept.
+        read: returns the values. The result is not cached.
     """
 
     def __init__(self, shape: Iterable[int], read: Callable[[], np.ndarray]) -> None:
@@ -72,13 +75,13 @@ class LazyArray:
 
     @property
     def size(self) -> int:
-        """The number of its values."""
+        """Number of values."""
         return math.prod(self.shape)
 
     def __len__(self) -> int:
-        return self.shape[0] if self.shape else 0  # a single number has no rows
+        return self.shape[0] if self.shape else 0  # a scalar has no rows
 
-    def __array__(self, dtype: object = None, copy: bool | None = None) -> np.ndarray:
+    def __array__(self, dtype: npt.DTypeLike | None = None, copy: bool | None = None) -> np.ndarray:
         return np.asarray(self._read(), "float32" if dtype is None else dtype)
 
 
@@ -86,37 +89,37 @@ Array = np.ndarray | LazyArray
 
 
 def transposed(array: Array) -> LazyArray:
-    """A matrix the other way round, its values in that order in memory."""
+    """Returns the transpose of a matrix as a contiguous array."""
     return LazyArray(array.shape[::-1], lambda: np.ascontiguousarray(np.asarray(array).T))
 
 
 def some_rows(array: Array, start: int, stop: int) -> LazyArray:
-    """Some rows of an array."""
-    shape = (len(range(len(array))[start:stop]), *array.shape[1:])
-    return LazyArray(shape, lambda: np.asarray(array)[start:stop])
+    """Returns the rows from `start` to `stop` of an array."""
+    num_rows = len(range(len(array))[start:stop])
+    return LazyArray((num_rows, *array.shape[1:]), lambda: np.asarray(array)[start:stop])
 
 
 def check_floats(kind: object, name: str, path: str) -> None:
-    """Refuses an array of other numbers than weights are, such as those of quantized models.
+    """Checks that an array has floating-point values, unlike those of quantized models.
 
     Args:
-        kind: type of its values, NumPy's, TensorFlow's or PyTorch's.
-        name: of the array, for the error.
-        path: of its file, for the error.
+        kind: dtype of the array in NumPy, TensorFlow or PyTorch.
+        name: name of the array, for the error.
+        path: path of its file, for the error.
 
     Raises:
-        BadInputError: they are no floating-point numbers of 16 bits or more.
+        BadInputError: the values are not floating-point numbers of at least 16 bits.
     """
     shown = getattr(kind, "name", None) or str(kind).removeprefix("torch.")
     if shown not in _FLOATS:
         raise BadInputError(
-            f"{path}: {name[:200]!a} has the type {shown}, and one of {', '.join(_FLOATS)} is "
+            f"{path}: {name[:200]!a} has the type {shown}, and only {', '.join(_FLOATS)} are "
             "converted; save the model in float32 first"
         )
 
 
 def _finite(path: str, name: str, array: Array) -> LazyArray:
-    """An array that is checked whenever it is read: nothing can be computed with NaN weights."""
+    """Returns an array that raises `BadInputError` when it is read and has NaN or infinity."""
 
     def read() -> np.ndarray:
         values = np.asarray(array)
@@ -132,23 +135,22 @@ def _finite(path: str, name: str, array: Array) -> LazyArray:
 
 @dataclasses.dataclass(frozen=True)
 class Checkpoint:
-    """Weights, sizes and tokenizer.
+    """The weights, sizes and vocabulary of a BERT model.
 
     Attributes:
-        path: where it is from, for messages.
-        sizes: arguments of `SpanBertBackbone`, by name.
+        path: path of the source, for messages.
+        sizes: arguments of `SpanBertBackbone`.
         arrays: name → float32 array, in most cases a `LazyArray`.
-        vocabulary: entries in order of their ids.
-        casing: what is done to text.
-        labels: names of the classes of a classifier of texts or tokens; empty without one.
+        vocabulary: the pieces in the order of their ids.
+        casing: how text is normalized.
+        labels: names of the classes of a text or token classifier; empty for other models.
         is_pair: whether a text classifier reads pairs of texts.
-        approximates_gelu: whether the encoder has KerasHub's tanh GELU, which other formats have
-            not.
-        is_head_trained: `True` where the source says so; `None`: the weights must tell.
+        approximates_gelu: whether the encoder computes the GELU by tanh, as KerasHub's does.
+        is_head_trained: whether the head was trained; `None` if the source does not say.
     """
 
     path: str
-    sizes: Mapping[str, int | float | str]
+    sizes: Sizes
     arrays: Mapping[str, Array]
     vocabulary: list[str]
     casing: Casing
@@ -158,13 +160,15 @@ class Checkpoint:
     is_head_trained: bool | None = None
 
     def parts(self) -> dict[str, Shapes]:
-        """What each part of this checkpoint must hold: part → name → shape.
+        """Returns the arrays that each part of this checkpoint consists of: part → name → shape.
 
         Raises:
-            BadInputError: the configuration says more layers than there are arrays.
+            BadInputError: the configuration states more layers than the checkpoint has arrays.
         """
-        num_layers, num_arrays = self.sizes["num_layers"], len(self.arrays)
-        if num_layers > num_arrays:  # otherwise a name is made for each weight of each layer
+        num_layers = self.sizes["num_layers"]
+        num_arrays = len(self.arrays)
+        # Without this check, a wrong number of layers could create names without end.
+        if num_layers > num_arrays:
             raise BadInputError(
                 f"{self.path}: the configuration says {num_layers:,} layers, and the checkpoint "
                 f"holds {num_arrays:,} arrays; it belongs to another model"
@@ -172,23 +176,33 @@ class Checkpoint:
         return expected_shapes(self.sizes, self.arrays)
 
     def entries(self, parts: Iterable[str]) -> list[Entry]:
-        """The entries of `names.TABLE` for the arrays of some parts."""
-        return [entry for part in parts for entry in entries_of_sizes(part, self.sizes)]
+        """Returns the entries of `names.TABLE` for the arrays of some parts."""
+        entries: list[Entry] = []
+        for part in parts:
+            entries += entries_of_sizes(part, self.sizes)
+        return entries
 
     def found_parts(self) -> list[str]:
-        """The parts that are there, whole."""
+        """Returns the parts of which all arrays are there."""
         return [
             part for part, shapes in self.parts().items() if shapes.keys() <= self.arrays.keys()
         ]
 
     def unused(self) -> list[str]:
-        """Names of arrays that no part knows."""
-        known = {name for shapes in self.parts().values() for name in shapes}
+        """Returns the sorted names of the arrays that belong to no part."""
+        known: set[str] = set()
+        for shapes in self.parts().values():
+            known.update(shapes)
         return sorted(self.arrays.keys() - known)
 
 
-def sizes_of_arrays(arrays: Mapping[str, Array], num_heads: int) -> dict[str, int | float | str]:
-    """Arguments of `SpanBertBackbone` that the shapes of an encoder's arrays tell."""
+def sizes_of_arrays(arrays: Mapping[str, Array], num_heads: int) -> dict[str, Any]:
+    """Returns the arguments of `SpanBertBackbone`, as the shapes of an encoder's arrays show them.
+
+    Args:
+        arrays: arrays of an encoder.
+        num_heads: number of attention heads, which the shapes do not show.
+    """
     vocabulary_size, hidden_dim = arrays[TOKEN_TABLE].shape
     layers = {name.split(".")[3] for name in arrays if name.startswith("bert.encoder.layer.")}
     return {
@@ -204,14 +218,14 @@ def sizes_of_arrays(arrays: Mapping[str, Array], num_heads: int) -> dict[str, in
 
 
 def read_tables(position_embeddings: str) -> set[str]:
-    """Which of `POSITION_TABLES` an encoder reads."""
+    """Returns the keys of `POSITION_TABLES` whose tables an encoder with such positions reads."""
     index_names = POSITION_EMBEDDINGS[position_embeddings]
     sizes = {TABLE_SIZES[name] for name in index_names}
     return sizes if "token_indices" in index_names else sizes | {"max_sequence_length"}
 
 
 def check_absolute(checkpoint: Checkpoint, reader: str) -> None:
-    """Refuses SegaBERT's positions for a target that has no place for them."""
+    """Raises `MismatchError` for SegaBERT's positions, which `reader` cannot store."""
     if checkpoint.sizes["position_embeddings"] != "absolute":
         raise MismatchError(
             f"{checkpoint.path}: has SegaBERT's positions, which {reader} cannot hold; --to "
@@ -220,7 +234,7 @@ def check_absolute(checkpoint: Checkpoint, reader: str) -> None:
 
 
 def check_epsilon(checkpoint: Checkpoint, reader: str) -> None:
-    """Checks LayerNorm's epsilon for a target that fixes it."""
+    """Raises `MismatchError` unless LayerNorm's epsilon is 1e-12, the only one of `reader`."""
     epsilon = checkpoint.sizes["layer_norm_epsilon"]
     if epsilon != BERT_EPSILON:
         raise MismatchError(
@@ -230,12 +244,34 @@ def check_epsilon(checkpoint: Checkpoint, reader: str) -> None:
 
 
 def checked_checkpoint(checkpoint: Checkpoint) -> Checkpoint:
-    """The checkpoint without copies of tied weights, if all fits together.
+    """Checks a checkpoint and returns it without copies of tied weights.
 
-    What its arrays hold is checked as they are read, each by itself.
+    NaN and infinity in an array are reported later, when that array is read.
+
+    Raises:
+        BadInputError: an array of the encoder is missing, an array has another shape than the
+            configuration states, weights that must be tied differ, or the vocabulary is too large.
     """
     path = checkpoint.path
-    arrays = {name: _finite(path, name, array) for name, array in checkpoint.arrays.items()}
+    arrays: dict[str, Array] = {}
+    for name, array in checkpoint.arrays.items():
+        arrays[name] = _finite(path, name, array)
+    _check_shapes(checkpoint)
+    _remove_tied_copies(path, arrays)
+    num_pieces = len(checkpoint.vocabulary)
+    num_rows = checkpoint.sizes["vocabulary_size"]
+    if num_pieces > num_rows:
+        raise BadInputError(
+            f"{path}: the vocabulary has {num_pieces} entries, the token embedding {num_rows}; "
+            "give the one that belongs to it"
+        )
+    return dataclasses.replace(checkpoint, arrays=arrays)
+
+
+def _check_shapes(checkpoint: Checkpoint) -> None:
+    """Checks that the encoder is complete, and that all arrays have the configuration's shapes."""
+    path = checkpoint.path
+    arrays = checkpoint.arrays
     for part, shapes in checkpoint.parts().items():
         for name, shape in shapes.items():
             if name in arrays and arrays[name].shape != shape:
@@ -244,62 +280,62 @@ def checked_checkpoint(checkpoint: Checkpoint) -> Checkpoint:
                     f"{list(shape)}; it belongs to another model"
                 )
             if part == ENCODER and name not in arrays:
-                raise BadInputError(f"{path}: lacks {name}; it holds no whole encoder")
+                raise BadInputError(f"{path}: lacks {name}, so its encoder is incomplete")
+
+
+def _remove_tied_copies(path: str, arrays: dict[str, Array]) -> None:
+    """Removes the second copies of tied weights from `arrays`, where each must equal the first."""
     for name, original in _TIED.items():
-        if name in arrays:
-            copy = arrays.pop(name)
-            if original in arrays and not np.array_equal(copy, arrays[original]):
-                raise BadInputError(
-                    f"{path}: {name} is not {original} once more; only tied heads can be converted"
-                )
-            arrays.setdefault(original, copy)
-    if len(checkpoint.vocabulary) > checkpoint.sizes["vocabulary_size"]:
-        raise BadInputError(
-            f"{path}: the vocabulary has {len(checkpoint.vocabulary)} entries, the token embedding "
-            f"{checkpoint.sizes['vocabulary_size']}; give the one that belongs to it"
-        )
-    return dataclasses.replace(checkpoint, arrays=arrays)
+        if name not in arrays:
+            continue
+        copy = arrays.pop(name)
+        if original in arrays and not np.array_equal(copy, arrays[original]):
+            raise BadInputError(
+                f"{path}: {name} differs from {original}; only tied heads can be converted"
+            )
+        arrays.setdefault(original, copy)
 
 
-def entries_of_sizes(part: str, sizes: Mapping[str, int | float | str]) -> Iterator[Entry]:
-    """The entries of a part of a checkpoint of these sizes, without tables that it does not read.
+def entries_of_sizes(part: str, sizes: Sizes) -> Iterator[Entry]:
+    """Yields the entries of a part that a checkpoint of these sizes has.
+
+    Tables of positions and segments that its encoder does not read are left out.
 
     Args:
         part: one of `names.PARTS`.
         sizes: arguments of `SpanBertBackbone`.
     """
-    positions = str(sizes["position_embeddings"])
+    positions = sizes["position_embeddings"]
     read = read_tables(positions)
     unread = {name for size, name in POSITION_TABLES.items() if size not in read}
     if positions == "segment_aware":
         unread.add(SEGMENT_TABLE)
-    for entry in entries_of(part, int(sizes["num_layers"])):
+    for entry in entries_of(part, sizes["num_layers"]):
         if entry.name not in unread:
             yield entry
 
 
-def expected_shapes(
-    sizes: Mapping[str, int | float | str], arrays: Mapping[str, Array]
-) -> dict[str, Shapes]:
-    """Part → name → shape of everything that a checkpoint of these sizes can hold.
+def expected_shapes(sizes: Sizes, arrays: Mapping[str, Array]) -> dict[str, Shapes]:
+    """Returns part → name → shape of every array that a checkpoint of these sizes can have.
 
-    A table of span positions, classifiers and a resolver tell their own sizes.
+    The sizes of heads are those of their arrays in `arrays`.
     """
     known = {**sizes, **head_dimensions(sizes["hidden_dim"], arrays)}
     parts: dict[str, Shapes] = {}
     for part in PARTS:
         parts[part] = {}
         for entry in entries_of_sizes(part, sizes):
-            shape = (known[size] if isinstance(size, str) else size for size in entry.shape)
+            shape = [known[size] if isinstance(size, str) else size for size in entry.shape]
             parts[part][entry.name] = tuple(shape)
     return parts
 
 
 def head_dimensions(hidden_dim: int, arrays: Mapping[str, Array]) -> dict[str, int]:
-    """The sizes of heads, as the shapes of a checkpoint tell them; 0 where the head is missing.
+    """Returns the sizes of the heads, as the shapes of their arrays show them.
 
     Returns:
-        The names that `names.TABLE` has in its shapes beside arguments of `SpanBertBackbone`.
+        A value for each name in the shapes of `names.TABLE` that is no argument of
+        `SpanBertBackbone`; 0 if the head is missing.
     """
 
     def num_rows(name: str) -> int:
@@ -328,6 +364,8 @@ def head_dimensions(hidden_dim: int, arrays: Mapping[str, Array]) -> dict[str, i
 
 
 def _table_shape(arrays: Mapping[str, Array], name: str) -> tuple[int, int]:
-    """Rows and columns of a table; none where it is missing, or has another number of axes."""
-    shape = arrays[name].shape if name in arrays else ()
-    return shape if len(shape) == 2 else (0, 0)
+    """Returns the numbers of rows and columns of a table; (0, 0) if it is missing or no matrix."""
+    if name not in arrays or len(arrays[name].shape) != 2:
+        return (0, 0)
+    num_rows, num_columns = arrays[name].shape
+    return (num_rows, num_columns)

@@ -1,7 +1,11 @@
-"""Sizes, vocabulary and casing of a checkpoint: read where they are stated, never guessed."""
+"""Reads and writes the sizes, vocabulary and casing of a checkpoint.
+
+They are read from the files that state them, and never guessed.
+"""
 
 import json
 import os
+from typing import Any
 
 from spanbert_tf.conversion.checkpoint import (
     BERT_EPSILON,
@@ -21,19 +25,20 @@ from spanbert_tf.text.vocabulary import (
 
 _VOCABULARY_NAMES = ("vocab.txt", "vocabulary.txt")
 _CONFIG_NAMES = ("config.json", "bert_config.json")
-SEGABERT = "segabert"  # `--model_type` of its authors' programs
-# Classes of `transformers` that split text as BERT does, with `Fast` or without; the last two leave
-# it to `tokenizer.json`.
+SEGABERT = "segabert"  # the `--model_type` of SegaBERT in its authors' programs
+# Classes of `transformers` that split text as BERT does; `Fast` may follow the name. The last two
+# read the rules from `tokenizer.json`.
 _TOKENIZER_CLASSES = {
     *("BertTokenizer", "DistilBertTokenizer", "ElectraTokenizer"),
     *("PreTrainedTokenizer", "TokenizersBackend"),
 }
 _WORD_PIECES = {"type": "WordPiece", "continuing_subword_prefix": CONTINUATION_PREFIX}
-_TOKENIZER, _TOKENIZER_CONFIG = "tokenizer.json", "tokenizer_config.json"
+_TOKENIZER = "tokenizer.json"
+_TOKENIZER_CONFIG = "tokenizer_config.json"
 
 
 def read_json(path: str) -> dict:
-    """A JSON object."""
+    """Reads a JSON object from a file."""
     try:
         with open(path, encoding="utf-8") as file:
             content = json.load(file)
@@ -45,7 +50,18 @@ def read_json(path: str) -> dict:
 
 
 def read_config(directory: str, path: str) -> tuple[dict, str]:
-    """BERT's configuration, and what to call it in errors."""
+    """Reads BERT's configuration.
+
+    Args:
+        directory: directory of the checkpoint.
+        path: the user's name for it.
+
+    Returns:
+        The configuration, and its name in errors.
+
+    Raises:
+        BadInputError: there is no configuration, or it cannot be read.
+    """
     names = config_names(directory)
     if not names:
         found = look_into(directory)
@@ -55,17 +71,30 @@ def read_config(directory: str, path: str) -> tuple[dict, str]:
 
 
 def config_names(directory: str) -> list[str]:
-    """The names by which BERT's configuration lies there."""
+    """Returns the names of the files in a directory that contain BERT's configuration."""
     return [name for name in _CONFIG_NAMES if os.path.isfile(os.path.join(directory, name))]
 
 
-def read_sizes(directory: str, path: str) -> dict[str, int | float | str]:
-    """Arguments of `SpanBertBackbone` from BERT's configuration; of SegaBERT's what it states."""
+def read_sizes(directory: str, path: str) -> dict[str, Any]:
+    """Reads the arguments of `SpanBertBackbone` from BERT's configuration.
+
+    Args:
+        directory: directory of the checkpoint.
+        path: the user's name for it.
+
+    Returns:
+        The arguments. The positions and the sizes of SegaBERT's tables are there if the
+        configuration states them.
+
+    Raises:
+        BadInputError: the configuration is missing or wrong, or describes a model that cannot be
+            converted.
+    """
     config, where = read_config(directory, path)
-    sizes = {}
+    sizes: dict[str, Any] = {}
     for ours, theirs in (SIZE_NAMES | SEGMENT_AWARE_SIZE_NAMES).items():
         if theirs not in config:
-            if ours in SEGMENT_AWARE_SIZE_NAMES:  # the tables tell
+            if ours in SEGMENT_AWARE_SIZE_NAMES:  # the tables have these sizes, too
                 continue
             raise BadInputError(f"{where}: lacks {theirs}")
         value = config[theirs]
@@ -78,23 +107,24 @@ def read_sizes(directory: str, path: str) -> dict[str, int | float | str]:
         ("model_type", ("bert", SEGABERT)),
     ):
         if (config.get(key) or known[0]) not in known:
-            words = f"only {known[0]!r} is converted"
-            raise BadInputError(f"{where}: {key} is {config[key]!r}; {words}")
-    # "absolute" is what transformers writes of any model.
+            raise BadInputError(
+                f"{where}: {key} is {config[key]!r}; only {known[0]!r} is converted"
+            )
+    # `transformers` writes "absolute" for every model.
     if (config.get("position_embedding_type") or "absolute") != "absolute":
         sizes["position_embeddings"] = config["position_embedding_type"]
     if sizes["hidden_dim"] % sizes["num_heads"]:
         raise BadInputError(f"{where}: num_attention_heads does not divide hidden_size")
-    dropout = _share(config, "hidden_dropout_prob", 0.1, where)
-    epsilon = _share(config, "layer_norm_eps", BERT_EPSILON, where)
-    of_attention = _share(config, "attention_probs_dropout_prob", dropout, where)
-    if of_attention != dropout:
-        sizes["attention_dropout"] = of_attention
+    dropout = _fraction(config, "hidden_dropout_prob", 0.1, where)
+    epsilon = _fraction(config, "layer_norm_eps", BERT_EPSILON, where)
+    attention_dropout = _fraction(config, "attention_probs_dropout_prob", dropout, where)
+    if attention_dropout != dropout:
+        sizes["attention_dropout"] = attention_dropout
     return {**sizes, "dropout": dropout, "layer_norm_epsilon": epsilon}
 
 
-def _share(config: dict, key: str, default: float, where: str) -> float:
-    """A number from 0 to below 1."""
+def _fraction(config: dict, key: str, default: float, where: str) -> float:
+    """Returns a value of the configuration that must be at least 0 and below 1."""
     value = config.get(key, default)
     if not isinstance(value, int | float) or isinstance(value, bool) or not 0 <= value < 1:
         raise BadInputError(f"{where}: {key} is {json.dumps(value)}, no number from 0 to 1")
@@ -102,7 +132,19 @@ def _share(config: dict, key: str, default: float, where: str) -> float:
 
 
 def find_vocabulary(directory: str, path: str, given: str | None) -> list[str]:
-    """The vocabulary that was given, or the checkpoint's own; `path` is the user's name for it."""
+    """Reads the given vocabulary, or the checkpoint's own.
+
+    Args:
+        directory: directory of the checkpoint.
+        path: the user's name for it.
+        given: path of a vocabulary that is used instead of the checkpoint's.
+
+    Returns:
+        The pieces in the order of their ids.
+
+    Raises:
+        BadInputError: there is no vocabulary, or it is wrong.
+    """
     if given:
         return load_vocabulary(given)
     for name in _VOCABULARY_NAMES:
@@ -114,28 +156,28 @@ def find_vocabulary(directory: str, path: str, given: str | None) -> list[str]:
         model = read_json(tokenizer).get("model")
         pieces = model.get("vocab") if isinstance(model, dict) else None
         if isinstance(pieces, dict):
-            if not all(type(number) is int for number in pieces.values()):
+            if not all(type(piece_id) is int for piece_id in pieces.values()):
                 raise BadInputError(f"{tokenizer}: model.vocab: its ids are not 0, 1, 2 …")
             _check_ids(pieces, tokenizer)
-            vocabulary = sorted(pieces, key=pieces.get)
+            vocabulary = sorted(pieces, key=pieces.__getitem__)
             check_vocabulary(vocabulary, tokenizer)
             return vocabulary
     raise BadInputError(f"{path}: holds no vocabulary; give it with --vocabulary vocab.txt")
 
 
 def _check_ids(pieces: dict[str, int], path: str) -> None:
-    """Refuses ids that are not 0, 1, 2 …: in a list of pieces they would become others."""
-    numbers = {number: piece for piece, number in pieces.items()}
-    for number in range(len(pieces)):
-        if number not in numbers:
+    """Checks that the ids are 0, 1, 2 …: a vocabulary is stored as a list, without other ids."""
+    ids = set(pieces.values())
+    for piece_id in range(len(pieces)):
+        if piece_id not in ids:
             raise BadInputError(
-                f"{path}: no piece has the id {number}, and {len(pieces)} pieces need the ids from "
-                f"0 to {len(pieces) - 1}; give a vocabulary with --vocabulary vocab.txt"
+                f"{path}: no piece has the id {piece_id}, and {len(pieces)} pieces need the ids "
+                f"from 0 to {len(pieces) - 1}; give a vocabulary with --vocabulary vocab.txt"
             )
 
 
 def save_vocabulary(directory: str, vocabulary: list[str]) -> None:
-    """Writes `vocab.txt`, one entry a line."""
+    """Writes `vocab.txt`, one piece a line."""
     with open(os.path.join(directory, _VOCABULARY_NAMES[0]), "w", encoding="utf-8") as file:
         file.writelines(f"{piece}\n" for piece in vocabulary)
 
@@ -162,9 +204,23 @@ def find_casing(
     strip_accents: bool | None = None,
     stated_lowercase: bool | None = None,
 ) -> Casing:
-    """What is done to text: as stated, there or by the caller, or given.
+    """Returns how a checkpoint normalizes text.
 
-    By default accents go with upper case.
+    Args:
+        directory: directory of the checkpoint, whose files may state it.
+        path: the user's name for it.
+        lowercase: `--lowercase` or `--cased`; `None`: not given.
+        strip_accents: `False` for `--keep-accents`; `None`: not given.
+        stated_lowercase: whether the checkpoint states that text is lowercased, if another file
+            says so; `None`: the files of the directory are read.
+
+    Returns:
+        The casing. If nobody states whether accents are stripped, lowercased text loses them.
+
+    Raises:
+        ConfigurationError: it is neither stated nor given whether text is lowercased.
+        MismatchError: the options contradict the checkpoint, or the tokenizer of this project
+            cannot normalize text like that.
     """
     if stated_lowercase is None:
         stated_lowercase = _stated(directory, "do_lower_case", "lowercase")
@@ -190,8 +246,17 @@ def find_casing(
 
 
 def check_tokenizer(directory: str, path: str) -> None:
-    """Refuses a directory of `transformers` whose tokenizer is stated to be another than BERT's."""
-    config, tokenizer = (os.path.join(directory, name) for name in (_TOKENIZER_CONFIG, _TOKENIZER))
+    """Checks that the tokenizer of a directory of `transformers` splits text as BERT's does.
+
+    Args:
+        directory: directory of the checkpoint.
+        path: the user's name for it.
+
+    Raises:
+        BadInputError: its files state another tokenizer.
+    """
+    config = os.path.join(directory, _TOKENIZER_CONFIG)
+    tokenizer = os.path.join(directory, _TOKENIZER)
     if os.path.isfile(config):
         kind = read_json(config).get("tokenizer_class")
         if kind is not None and str(kind).removesuffix("Fast") not in _TOKENIZER_CLASSES:
@@ -210,26 +275,34 @@ def check_tokenizer(directory: str, path: str) -> None:
                 )
     if _stated(directory, "tokenize_chinese_chars", "handle_chinese_chars") is False:
         raise BadInputError(
-            f"{path}: states that Chinese characters are no words of their own "
-            "(tokenize_chinese_chars, handle_chinese_chars), as they are in this project; a model "
-            "of such text cannot be converted"
+            f"{path}: states that Chinese characters are not split into words of their own "
+            "(tokenize_chinese_chars, handle_chinese_chars); this project always splits them, so "
+            "the model cannot be converted"
         )
 
 
 def _stated(directory: str, key: str, normalizer_key: str) -> bool | None:
-    """What `tokenizer_config.json` says or, where it does not, `tokenizer.json`."""
+    """Returns a setting of `tokenizer_config.json` or, if it is not there, of `tokenizer.json`.
+
+    Args:
+        directory: directory of the checkpoint.
+        key: key in `tokenizer_config.json`.
+        normalizer_key: key of the same setting in the normalizer of `tokenizer.json`.
+    """
     stated = None
-    config, tokenizer = (os.path.join(directory, name) for name in (_TOKENIZER_CONFIG, _TOKENIZER))
+    config = os.path.join(directory, _TOKENIZER_CONFIG)
+    tokenizer = os.path.join(directory, _TOKENIZER)
     if os.path.isfile(config):
-        stated = _truth(read_json(config), key, config)
+        stated = _flag(read_json(config), key, config)
     if stated is None and os.path.isfile(tokenizer):
         normalizer = read_json(tokenizer).get("normalizer")
         if isinstance(normalizer, dict):
-            stated = _truth(normalizer, normalizer_key, tokenizer)
+            stated = _flag(normalizer, normalizer_key, tokenizer)
     return stated
 
 
-def _truth(values: dict, key: str, path: str) -> bool | None:
+def _flag(values: dict, key: str, path: str) -> bool | None:
+    """Returns a value that must be true, false or null."""
     value = values.get(key)
     if not isinstance(value, bool | None):
         raise BadInputError(f"{path}: {key} is {json.dumps(value)}, neither true, false nor null")

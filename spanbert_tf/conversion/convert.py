@@ -1,9 +1,9 @@
-"""`spanbert-tf convert`: reads one format, checks, writes another."""
+"""`spanbert-tf convert`: reads a checkpoint of one format, checks it, and writes another."""
 
 import dataclasses
 import os
 import re
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator
 from contextlib import AbstractContextManager
 from typing import NamedTuple
 
@@ -14,6 +14,7 @@ import rich.table
 from spanbert_tf.console import table_console
 from spanbert_tf.conversion.checkpoint import (
     Checkpoint,
+    Shapes,
     checked_checkpoint,
     read_tables,
 )
@@ -55,49 +56,52 @@ from spanbert_tf.models.span_bert_backbone import was_trained
 from spanbert_tf.terminal import print_line
 from spanbert_tf.text.vocabulary import check_case
 
+# Opens a directory, an archive or a preset. The arguments are the path, and what the source may not
+# state: vocabulary, lowercase, strip_accents. The arrays are read one by one.
+Reader = Callable[[str, str | None, bool | None, bool | None], AbstractContextManager[Checkpoint]]
 
-class Format(NamedTuple):
-    """What this command knows of a format.
+_SOURCES: dict[str, Reader] = {
+    "huggingface": read_huggingface,
+    "fairseq": read_fairseq,
+    "tf1": read_tf1,
+    "model_garden": read_model_garden,
+    "tfhub": read_tfhub,
+    "keras": read_keras,
+}
+
+
+class Target(NamedTuple):
+    """How a format is written.
 
     Attributes:
-        read: opens a directory, an archive or a preset. It takes the path, and what the source may
-            not state: vocabulary, lowercase, strip_accents. The arrays are read one by one.
-        write: writes a directory, whole or not at all, and returns the parts that the format has no
-            place for; `None`: the format is read only.
-        output: what such a directory looks like.
-        approximate: who computes the GELU by tanh, where that is so.
-        is_of_pytorch: whether it needs the extra `convert`.
+        write: writes a directory, completely or not at all. It takes the checkpoint, the directory
+            and `overwrite`, and returns the parts that the format has no place for.
+        output: the files of such a directory.
     """
 
-    read: Callable[..., AbstractContextManager[Checkpoint]] | None = None
-    write: Callable[..., list[str]] | None = None
-    output: OutputKind | None = None
-    approximate: str = ""
-    is_of_pytorch: bool = False
+    write: Callable[..., list[str]]
+    output: OutputKind
 
 
-_FORMATS = {
-    "huggingface": Format(
-        read_huggingface, write_huggingface, HUGGINGFACE_KIND, is_of_pytorch=True
-    ),
-    "fairseq": Format(read_fairseq, is_of_pytorch=True),
-    "tf1": Format(read_tf1, write_tf1, TF1_KIND),
-    "model_garden": Format(
-        read_model_garden,
-        write_model_garden,
-        MODEL_GARDEN_KIND,
-        approximate="the Model Garden's encoder, unless it is given another activation,",
-    ),
-    "tfhub": Format(read_tfhub),
-    "keras": Format(read_keras, write_keras, PRESET_KIND),
-    "keras_bert": Format(write=write_keras_bert, output=PRESET_KIND, approximate="KerasHub's BERT"),
+_TARGETS = {
+    "huggingface": Target(write_huggingface, HUGGINGFACE_KIND),
+    "tf1": Target(write_tf1, TF1_KIND),
+    "model_garden": Target(write_model_garden, MODEL_GARDEN_KIND),
+    "keras": Target(write_keras, PRESET_KIND),
+    "keras_bert": Target(write_keras_bert, PRESET_KIND),
 }
+# The formats whose models compute the GELU by tanh, and what messages call these models.
+_APPROXIMATE_MODELS = {
+    "model_garden": "the Model Garden's encoder, unless it is given another activation,",
+    "keras_bert": "KerasHub's BERT",
+}
+_PYTORCH_FORMATS = ("huggingface", "fairseq")  # need the extra `convert`
 _EXTRA_MODULES = ("torch", "safetensors")
-_SHOWN_UNUSED = 8
-# SegaBERT's authors keep all tables in one class (rsvp-ai/segatron_aaai, transformers/
+_SHOWN_UNUSED = 8  # names of unused arrays that are printed
+# SegaBERT's authors have all tables in one class (rsvp-ai/segatron_aaai, transformers/
 # modeling_segabert.py, `BertEmbeddings`): those of positions, paragraphs, sentences and tokens, and
-# BERT's segments. Which are read depends on what a program calls it with, so that a checkpoint with
-# all four does not tell whether it is a SegaBERT, a BERT with P.S. or their BERT.
+# BERT's segments. The arguments of a call decide which are read. So a checkpoint with all four can
+# be a SegaBERT, a BERT with paragraphs and sentences, or a BERT.
 _POSITIONS = ("absolute", "segment_aware", "absolute_with_paragraph_and_sentence")
 _EMBEDDING = re.compile(r"^bert\.embeddings\.|position|distance_embedding")
 _SEGMENTS_TOO = "_with_segments"
@@ -117,27 +121,29 @@ def convert_checkpoint(
     is_pair: bool = False,
     positions: str | None = None,
 ) -> None:
-    """Converts a checkpoint and prints what was found, what is missing and what is not used.
+    """Converts a checkpoint, and prints which parts were found, are missing or are not used.
 
     Args:
         source_format: `"huggingface"`, `"fairseq"`, `"tf1"`, `"model_garden"`, `"tfhub"` or
             `"keras"`.
         target_format: `"keras"`, `"keras_bert"`, `"huggingface"`, `"tf1"` or `"model_garden"`.
         source: directory, archive or preset.
-        destination: directory, new or empty.
-        vocabulary: path of `vocab.txt` for a source that holds none.
-        lowercase: casing for a source that does not state it.
+        destination: directory that is new or empty.
+        vocabulary: path of a `vocab.txt`, for a source without a vocabulary.
+        lowercase: whether text is lowercased, for a source that does not state it.
         overwrite: whether an earlier output of the target's format may be replaced.
-        strip_accents: `False`: accents are kept, for a source that does not state it.
-        is_pair: a text classifier reads pairs of texts, for a source that does not state it.
-        positions: what `--positions` offers, for a source whose tables fit several encoders.
+        strip_accents: `False` if accents are kept, for a source that does not state it.
+        is_pair: whether a text classifier reads pairs of texts, for a source that does not state
+            it.
+        positions: a value of `--positions`, for a source whose tables fit several encoders.
 
     Raises:
         BadInputError: the source cannot be used, or the destination exists or cannot be written.
-        ConfigurationError: the casing, or which positions are read, is neither stated nor given.
-        MismatchError: source and options, or source and target, do not fit together.
+        ConfigurationError: the casing or the positions are neither stated nor given.
+        MismatchError: the options or the target do not fit the source.
     """
-    origin, target = _FORMATS[source_format], _FORMATS[target_format]
+    read = _SOURCES[source_format]
+    target = _TARGETS[target_format]
     destination = Output(destination, target.output, overwrite=overwrite).check()
     if os.path.realpath(source) == os.path.realpath(destination):
         raise BadInputError(f"{destination}: is SRC and DST at once; name another directory")
@@ -145,10 +151,10 @@ def convert_checkpoint(
         check_own_files(source)
     if source_format == target_format == "keras":
         refuse_copy(source)
-    keras.utils.set_random_seed(0)  # of a pooler that the source lacks
-    if origin.is_of_pytorch or target.is_of_pytorch:
+    keras.utils.set_random_seed(0)  # for a new pooler, if the source has none
+    if source_format in _PYTORCH_FORMATS or target_format in _PYTORCH_FORMATS:
         _check_extra()
-    with origin.read(source, vocabulary, lowercase, strip_accents) as checkpoint:
+    with read(source, vocabulary, lowercase, strip_accents) as checkpoint:
         checkpoint = checked_checkpoint(with_positions(checkpoint, positions))
         if lowercase is not None:
             _warn_of_casing(checkpoint)
@@ -157,11 +163,14 @@ def convert_checkpoint(
                 raise MismatchError(f"{source}: holds no text classifier; leave out --pairs")
             checkpoint = dataclasses.replace(checkpoint, is_pair=True)
         left_out = target.write(checkpoint, destination, overwrite=overwrite)
-        if checkpoint.approximates_gelu != bool(target.approximate):
-            whose = target.approximate or origin.approximate or "the source"
+        target_approximates_gelu = target_format in _APPROXIMATE_MODELS
+        if checkpoint.approximates_gelu != target_approximates_gelu:
+            approximate_format = target_format if target_approximates_gelu else source_format
+            whose = _APPROXIMATE_MODELS.get(approximate_format, "the source")
             print_gelu_difference(checkpoint, whose)
         _print_table(checkpoint, left_out)
-    num_entries, num_rows = len(checkpoint.vocabulary), checkpoint.sizes["vocabulary_size"]
+    num_entries = len(checkpoint.vocabulary)
+    num_rows = checkpoint.sizes["vocabulary_size"]
     if num_entries != num_rows:
         print_line(f"vocabulary: {num_entries:,} entries, token embedding: {num_rows:,} rows")
     print_line(f"{destination}: {target_format}, from {source}")
@@ -169,19 +178,34 @@ def convert_checkpoint(
 
 
 def _next_commands(target_format: str, preset: str) -> Iterator[list[str]]:
-    """What can be done with a preset; other formats are read by other programs."""
+    """Yields commands that use the new preset; other formats are for other programs."""
     if target_format != "keras":
         return
     if os.path.exists(os.path.join(preset, TASK_CONFIG)):
-        answers = ["--input", "INPUTS", "--output", "predictions.jsonl"]
-        yield ["spanbert-tf", "predict", "--preset", preset, *answers]
-    records = ["--input", "FILE", "--output", "RECORDS"]
-    yield ["spanbert-tf", "prepare", "TASK", "--preset", preset, *records]
+        files = ["--input", "INPUTS", "--output", "predictions.jsonl"]
+        yield ["spanbert-tf", "predict", "--preset", preset, *files]
+    files = ["--input", "FILE", "--output", "RECORDS"]
+    yield ["spanbert-tf", "prepare", "TASK", "--preset", preset, *files]
 
 
 def with_positions(checkpoint: Checkpoint, positions: str | None) -> Checkpoint:
-    """The checkpoint, told which positions its encoder reads, and how large their tables are."""
-    sizes, arrays = dict(checkpoint.sizes), dict(checkpoint.arrays)
+    """Decides which tables of positions the encoder reads, and adds their sizes.
+
+    Args:
+        checkpoint: a checkpoint as it was read.
+        positions: a value of `--positions`; `None`: not given.
+
+    Returns:
+        The checkpoint with `position_embeddings` and the sizes of the tables, and without tables
+        that are not read.
+
+    Raises:
+        BadInputError: a table is missing, or there is one that no encoder here reads.
+        ConfigurationError: several encoders fit the tables, and `positions` is not given.
+        MismatchError: the checkpoint states other positions than `positions`.
+    """
+    sizes = dict(checkpoint.sizes)
+    arrays = dict(checkpoint.arrays)
     stated = sizes.get("position_embeddings")
     if stated and positions not in (None, stated, stated.removesuffix(_SEGMENTS_TOO)):
         raise MismatchError(f"{checkpoint.path}: states {stated} positions, not {positions}")
@@ -196,10 +220,10 @@ def with_positions(checkpoint: Checkpoint, positions: str | None) -> Checkpoint:
             sizes.setdefault(size, len(arrays[name]))
         else:
             arrays.pop(name, None)
-            if size != "max_sequence_length":  # which rows keep to without a table as well
+            if size != "max_sequence_length":  # also limits rows if there is no table
                 sizes.pop(size, None)
     if kind == "segment_aware":
-        arrays.pop(SEGMENT_TABLE, None)  # adds nothing
+        arrays.pop(SEGMENT_TABLE, None)  # all values are 0
     found = dataclasses.replace(
         checkpoint, sizes=sizes | {"position_embeddings": kind}, arrays=arrays
     )
@@ -207,30 +231,30 @@ def with_positions(checkpoint: Checkpoint, positions: str | None) -> Checkpoint:
     if unknown:
         raise BadInputError(
             f"{checkpoint.path}: holds {unknown[0]}, which no encoder here reads; without it the "
-            "model would be another one"
+            "model would compute something else"
         )
     if kind == _WITH_SEGMENTS != stated and TEXT_CLASSIFIER in found.found_parts():
-        # The authors' GLUE program gives all tokens of both texts segment 0 (run_glue.py).
+        # In the authors' program for GLUE, all tokens of both texts have segment 0 (run_glue.py).
         table = np.asarray(arrays[SEGMENT_TABLE])
         arrays[SEGMENT_TABLE] = np.repeat(table[:1], len(table), axis=0)
     return found
 
 
 def _only_reader(checkpoint: Checkpoint) -> str:
-    """The positions that read all tables which a checkpoint holds."""
-    held = {size for size, name in POSITION_TABLES.items() if name in checkpoint.arrays}
-    if held <= read_tables("absolute"):
+    """Returns the positions whose tables are exactly those of the checkpoint."""
+    present = {size for size, name in POSITION_TABLES.items() if name in checkpoint.arrays}
+    if present <= read_tables("absolute"):
         return "absolute"
     for kind in _POSITIONS:
-        if held == read_tables(kind):
+        if present == read_tables(kind):
             return kind
-    fitting = [kind for kind in _POSITIONS if read_tables(kind) <= held]
-    tables = [name for size, name in POSITION_TABLES.items() if size in held]
+    fitting = [kind for kind in _POSITIONS if read_tables(kind) <= present]
+    tables = [name for size, name in POSITION_TABLES.items() if size in present]
     names = ", ".join(name.split(".")[2] for name in tables)
     if fitting in ([], ["absolute"]):
         raise BadInputError(
-            f"{checkpoint.path}: holds {names}: no encoder here reads just these; a model that was "
-            "called without SegaBERT's is --positions absolute"
+            f"{checkpoint.path}: holds {names}: no encoder here reads exactly these; give "
+            "--positions absolute if the model was trained without SegaBERT's"
         )
     raise ConfigurationError(
         f"{checkpoint.path}: holds {names}, and does not say which of them its encoder reads; give "
@@ -239,7 +263,7 @@ def _only_reader(checkpoint: Checkpoint) -> str:
 
 
 def _warn_of_casing(checkpoint: Checkpoint) -> None:
-    """A casing that was given on the command line may be wrong, and nothing else would say so."""
+    """Prints a warning if the vocabulary contradicts the casing that the user gave."""
     try:
         check_case(checkpoint.vocabulary, checkpoint.path, checkpoint.casing)
     except MismatchError as error:
@@ -247,6 +271,7 @@ def _warn_of_casing(checkpoint: Checkpoint) -> None:
 
 
 def _check_extra() -> None:
+    """Raises `BadInputError` if the packages of the extra `convert` are missing."""
     try:
         for needed in _EXTRA_MODULES:
             load(needed)
@@ -257,20 +282,32 @@ def _check_extra() -> None:
 
 
 def _print_table(checkpoint: Checkpoint, left_out: list[str]) -> None:
+    """Prints each part: whether the source has it, and how many arrays and parameters it has."""
     table = rich.table.Table("part", "in the source", "arrays", "parameters")
     for part, shapes in checkpoint.parts().items():
         present = [name for name in shapes if name in checkpoint.arrays]
         outcome = _outcome(checkpoint, part, shapes, present, left_out)
         table.add_row(part, outcome, *_counts(checkpoint, present))
     unused = checkpoint.unused()
-    shown = ", ".join(unused[:_SHOWN_UNUSED]) + ", …" * (len(unused) > _SHOWN_UNUSED)
+    shown = ", ".join(unused[:_SHOWN_UNUSED])
+    if len(unused) > _SHOWN_UNUSED:
+        shown += ", …"
     table.add_row("others", f"unused: {shown}" if unused else "none", *_counts(checkpoint, unused))
     table_console().print(table)
 
 
 def _outcome(
-    checkpoint: Checkpoint, part: str, shapes: Mapping, present: list[str], left_out: list[str]
+    checkpoint: Checkpoint, part: str, shapes: Shapes, present: list[str], left_out: list[str]
 ) -> str:
+    """Returns what became of a part.
+
+    Args:
+        checkpoint: the source.
+        part: one of `names.PARTS`.
+        shapes: name → shape of the part's arrays.
+        present: names of those that the source has.
+        left_out: parts that the target has no place for.
+    """
     if len(present) == len(shapes):
         if part in left_out:
             return "found, but the target has no place for it"
@@ -285,5 +322,6 @@ def _outcome(
 
 
 def _counts(checkpoint: Checkpoint, names: list[str]) -> tuple[str, str]:
+    """Returns the number of arrays and the number of their values, as text."""
     sizes = [checkpoint.arrays[name].size for name in names]
     return str(len(sizes)), f"{sum(sizes):,}"

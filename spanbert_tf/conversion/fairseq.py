@@ -2,13 +2,15 @@
 
 import contextlib
 import os
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
+from typing import Any
 
 from spanbert_tf.conversion.archives import opened_source
 from spanbert_tf.conversion.checkpoint import (
     BERT_EPSILON,
     INTERMEDIATE_MATRIX,
     SIZE_NAMES,
+    Array,
     Checkpoint,
     sizes_of_arrays,
 )
@@ -29,7 +31,7 @@ from spanbert_tf.conversion.names import (
 from spanbert_tf.conversion.torch_files import PickledTensors, with_standard_names
 from spanbert_tf.errors import BadInputError
 
-_HEAD_WIDTH = 64  # of all published BERT models; the weights do not tell
+_HEAD_WIDTH = 64  # of one attention head in all published BERT models; the weights do not show it
 _BERT_HF_EPSILON = 1e-5  # pretraining/fairseq/models/hf_bert.py of the original code
 
 
@@ -37,10 +39,10 @@ _BERT_HF_EPSILON = 1e-5  # pretraining/fairseq/models/hf_bert.py of the original
 def read_fairseq(
     path: str, vocabulary: str | None, lowercase: bool | None, strip_accents: bool | None = None
 ) -> Iterator[Checkpoint]:
-    """Reads a .pt file, a directory with one, or an archive of a directory.
+    """Opens a .pt file, a directory with one, or an archive of such a directory.
 
-    A `config.json` or `bert_config.json` beside it is used; without one, sizes are read from the
-    shapes, and heads are 64 wide.
+    The sizes are those of a `config.json` or `bert_config.json` beside the file. Without one, they
+    are derived from the shapes of the arrays, and attention heads are 64 wide.
     """
     given = (vocabulary, lowercase, strip_accents)
     if path.endswith(".pt"):
@@ -61,6 +63,7 @@ def _read(
     lowercase: bool | None,
     strip_accents: bool | None,
 ) -> Checkpoint:
+    """Reads a .pt file of a directory; `path` is the user's name for it."""
     pieces = find_vocabulary(directory, path, vocabulary)
     casing = find_casing(directory, path, lowercase, strip_accents)
     tensors = PickledTensors(os.path.join(directory, file))
@@ -75,12 +78,12 @@ def _read(
     return Checkpoint(path, sizes, arrays, pieces, casing)
 
 
-def _epsilon(arrays: dict, architecture: str | None) -> float:
-    """LayerNorm's epsilon: 1e-5 in the original code's `bert_hf`, 1e-12 in its `bert_pair`.
+def _epsilon(arrays: Mapping[str, Array], architecture: str | None) -> float:
+    """Returns LayerNorm's epsilon: 1e-5 in the original code's `bert_hf`, 1e-12 in its `bert_pair`.
 
-    Where no architecture is stated, the heads tell: `bert_pair` has that of the span boundary
-    objective beside the masked-language-model's, `bert_hf` does not. An encoder alone counts as
-    one of the released ones, which `bert_pair` trained.
+    If the file states no architecture, the heads decide: `bert_pair` has a head of the span
+    boundary objective, `bert_hf` has only that of the masked language model. An encoder without
+    heads is taken for one of the released encoders, which `bert_pair` trained.
     """
     if architecture is None:
         is_plain = MASKED_LM_BIAS in arrays and SPAN_POSITIONS not in arrays
@@ -89,7 +92,8 @@ def _epsilon(arrays: dict, architecture: str | None) -> float:
     return _BERT_HF_EPSILON if is_plain else BERT_EPSILON
 
 
-def _sizes_of_shapes(path: str, arrays: dict) -> dict[str, int | float | str]:
+def _sizes_of_shapes(path: str, arrays: Mapping[str, Array]) -> dict[str, Any]:
+    """Returns the arguments of `SpanBertBackbone`, as the shapes of the arrays show them."""
     positions = POSITION_TABLES["max_sequence_length"]
     for name in (TOKEN_TABLE, INTERMEDIATE_MATRIX, positions, SEGMENT_TABLE):
         if name not in arrays:

@@ -1,9 +1,10 @@
-"""BERT directories of HuggingFace `transformers`, and the original SpanBERT archives."""
+"""Directories of BERT models of `transformers`, and the archives of the original SpanBERT."""
 
 import contextlib
 import json
 import os
 from collections.abc import Iterator, Mapping
+from typing import Any
 
 import numpy as np
 
@@ -26,7 +27,10 @@ from spanbert_tf.conversion.configuration import (
     save_vocabulary,
 )
 from spanbert_tf.conversion.names import (
+    ENCODER,
     MASKED_LM_HEAD,
+    NEXT_SENTENCE_HEAD,
+    POOLER,
     SEGMENT_TABLE,
     SPAN_CLASSIFIERS,
     TEXT_CLASSIFIER,
@@ -51,19 +55,27 @@ HUGGINGFACE_KIND = OutputKind(
     ("model.safetensors", "tokenizer_config.json", "vocab.txt"),
 )
 _WEIGHT_NAMES = ("model.safetensors", "pytorch_model.bin")
-_INDEX_ENDING = ".index.json"  # of the file beside them that names their shards
-_HEAD_PARTS = (
-    *("encoder", "pooler", MASKED_LM_HEAD, "next_sentence_head"),
-    *(SPAN_CLASSIFIERS, TEXT_CLASSIFIER, TOKEN_CLASSIFIER),
+_INDEX_ENDING = ".index.json"  # ending of the file that lists the shards of the weights
+_WRITTEN_PARTS = (
+    ENCODER,
+    POOLER,
+    MASKED_LM_HEAD,
+    NEXT_SENTENCE_HEAD,
+    SPAN_CLASSIFIERS,
+    TEXT_CLASSIFIER,
+    TOKEN_CLASSIFIER,
 )
-_CLASSIFIER = "classifier"  # the name of the head of several of their classes
+_CLASSIFIER = "classifier"  # name of the head in several classes of `transformers`
 
 
 @contextlib.contextmanager
 def read_huggingface(
     path: str, vocabulary: str | None, lowercase: bool | None, strip_accents: bool | None = None
 ) -> Iterator[Checkpoint]:
-    """Reads `config.json` (or `bert_config.json`), and weights or their shards with an index."""
+    """Opens a directory, or an archive of one, with `config.json` (or `bert_config.json`).
+
+    The weights are one file, or shards with an index.
+    """
     with opened_source(path) as directory:
         sizes = read_sizes(directory, path)
         check_tokenizer(directory, path)
@@ -71,7 +83,8 @@ def read_huggingface(
         casing = find_casing(directory, path, lowercase, strip_accents)
         arrays = with_standard_names(_read_weights(directory, path))
         config, where = read_config(directory, path)
-        part, labels = _classifier_part(config, arrays), ()
+        part = _classifier_part(config, arrays)
+        labels: tuple[str, ...] = ()
         if part is not None:
             arrays = _renamed(arrays, _CLASSIFIER, part)
             labels = _read_labels(config, len(arrays[f"{part}.weight"]), where)
@@ -79,35 +92,47 @@ def read_huggingface(
 
 
 def _classifier_part(config: dict, arrays: Mapping[str, Array]) -> str | None:
-    """The part that the head called `classifier` is; `None`: another one, or none."""
-    if not all(f"{_CLASSIFIER}.{name}" in arrays for name in ("weight", "bias")):
+    """Returns the part that the head `classifier` is; `None` without such a head, or if unknown."""
+    if f"{_CLASSIFIER}.weight" not in arrays or f"{_CLASSIFIER}.bias" not in arrays:
         return None
     classes = config.get("architectures") or ["BertForSequenceClassification"]
     if classes == ["BertForTokenClassification"]:
         return TOKEN_CLASSIFIER
-    # A classifier of tokens has no pooler.
+    # Without a pooler it may be a token classifier whose configuration names no class.
     has_pooler = "bert.pooler.dense.weight" in arrays
     is_of_texts = classes == ["BertForSequenceClassification"]
     return TEXT_CLASSIFIER if has_pooler and is_of_texts else None
 
 
 def _renamed(arrays: Mapping[str, Array], old: str, new: str) -> dict[str, Array]:
-    """The arrays with a head of another name."""
-    return {
-        f"{new}{name.removeprefix(old)}" if name.startswith(f"{old}.") else name: array
-        for name, array in arrays.items()
-    }
+    """Returns the arrays, with the layer `old` renamed to `new`."""
+    renamed = {}
+    for name, array in arrays.items():
+        if name.startswith(f"{old}."):
+            name = f"{new}{name.removeprefix(old)}"
+        renamed[name] = array
+    return renamed
 
 
 def _read_labels(config: dict, num_classes: int, where: str) -> tuple[str, ...]:
-    """Names of the classes; `transformers`' own if they are missing."""
+    """Returns the names of the classes, or the default names of `transformers`.
+
+    Args:
+        config: the configuration.
+        num_classes: number of classes, or 1 for a regression.
+        where: name of the configuration in errors.
+
+    Raises:
+        BadInputError: the names are not those of `num_classes` different classes, or the classifier
+            cannot be converted.
+    """
     kind = config.get("problem_type")
     if kind == "multi_label_classification" or (kind == "regression" and num_classes > 1):
         raise BadInputError(
-            f"{where}: problem_type is {kind} of {num_classes}; one class of several, or one "
-            "number, is converted"
+            f"{where}: problem_type is {kind} of {num_classes}; only a choice of one class, or of "
+            "one number, is converted"
         )
-    keys = [str(number) for number in range(num_classes)]
+    keys = [str(label_id) for label_id in range(num_classes)]
     named = config.get("id2label") or {key: f"LABEL_{key}" for key in keys}
     if (
         not isinstance(named, dict)
@@ -120,7 +145,8 @@ def _read_labels(config: dict, num_classes: int, where: str) -> tuple[str, ...]:
 
 
 def _read_weights(directory: str, path: str) -> dict[str, Array]:
-    arrays = {}
+    """Returns the arrays of all files of weights in a directory; `path` is the name for errors."""
+    arrays: dict[str, Array] = {}
     for shard in _find_shards(directory, path):
         file = os.path.join(directory, os.path.basename(shard))
         if not os.path.isfile(file):
@@ -131,9 +157,9 @@ def _read_weights(directory: str, path: str) -> dict[str, Array]:
 
 
 def _find_shards(directory: str, path: str) -> list[str]:
-    """The files of the weights; where there are several kinds, those that `transformers` takes.
+    """Returns the names of the files of weights; of several kinds those that `transformers` loads.
 
-    Its `save_pretrained` leaves older files of another kind beside the new ones.
+    `save_pretrained` does not remove older files of another kind.
     """
     for name in _WEIGHT_NAMES:
         if os.path.isfile(os.path.join(directory, name)):
@@ -157,13 +183,18 @@ def write_huggingface(
 ) -> list[str]:
     """Writes a directory that `transformers` loads.
 
-    As `BertForPreTraining`, `BertForMaskedLM`, `BertForQuestionAnswering`,
-    `BertForSequenceClassification`, `BertForTokenClassification` or `BertModel`, by the heads that
-    are there; the classes of other tasks load its encoder. With SegaBERT's positions it is a
-    directory for the classes of its authors (rsvp-ai/segatron_aaai), whose `model_type` no class of
-    `transformers` takes for its own.
+    The heads decide the class: `BertForPreTraining`, `BertForMaskedLM`, `BertForQuestionAnswering`,
+    `BertForSequenceClassification`, `BertForTokenClassification` or `BertModel`. Classes of other
+    tasks load the encoder. A model with SegaBERT's positions is written for the classes of its
+    authors (rsvp-ai/segatron_aaai); no class of `transformers` has their `model_type`.
+
+    Returns:
+        The parts of the checkpoint that the format has no place for.
+
+    Raises:
+        BadInputError: the directory exists or cannot be written.
     """
-    found = [part for part in checkpoint.found_parts() if part in _HEAD_PARTS]
+    found = [part for part in checkpoint.found_parts() if part in _WRITTEN_PARTS]
 
     with Output(directory, HUGGINGFACE_KIND, overwrite=overwrite).written() as unfinished:
         _write_weights(checkpoint, found, unfinished)
@@ -180,25 +211,31 @@ def write_huggingface(
 
 
 def _write_weights(checkpoint: Checkpoint, found: list[str], directory: str) -> None:
+    """Writes the arrays of the parts `found`."""
     parts = checkpoint.parts()
-    arrays = {name: checkpoint.arrays[name] for part in found for name in parts[part]}
-    if MASKED_LM_HEAD in found:  # older releases of transformers want to see the tied ones, too
+    arrays: dict[str, Array] = {}
+    for part in found:
+        for name in parts[part]:
+            arrays[name] = checkpoint.arrays[name]
+    if MASKED_LM_HEAD in found:  # older releases of `transformers` expect the tied copies as well
         arrays["cls.predictions.decoder.weight"] = checkpoint.arrays[TOKEN_TABLE]
         arrays["cls.predictions.decoder.bias"] = arrays["cls.predictions.bias"]
     for part in (TEXT_CLASSIFIER, TOKEN_CLASSIFIER):
         arrays = _renamed(arrays, part, _CLASSIFIER)
     if checkpoint.sizes["position_embeddings"] != "absolute":
         arrays = with_fused_attention(arrays)
-        # Theirs always adds a segment; without weights of it, it would draw them.
-        table = (checkpoint.sizes["num_segments"], checkpoint.sizes["hidden_dim"])
-        arrays.setdefault(SEGMENT_TABLE, np.zeros(table, "float32"))
+        # The authors' classes always add an embedding of the segment, with random weights if the
+        # file has none.
+        shape = (checkpoint.sizes["num_segments"], checkpoint.sizes["hidden_dim"])
+        arrays.setdefault(SEGMENT_TABLE, np.zeros(shape, "float32"))
     write_safetensors(arrays, os.path.join(directory, "model.safetensors"))
 
 
-def _config(checkpoint: Checkpoint, found: list[str]) -> dict:
+def _config(checkpoint: Checkpoint, found: list[str]) -> dict[str, Any]:
+    """Returns the content of `config.json` for a model with the parts `found`."""
     sizes = checkpoint.sizes
     positions = sizes["position_embeddings"]
-    return {
+    config: dict[str, Any] = {
         "architectures": [_architecture(found)],
         "model_type": "bert" if positions == "absolute" else SEGABERT,
         "hidden_act": "gelu",
@@ -208,40 +245,32 @@ def _config(checkpoint: Checkpoint, found: list[str]) -> dict:
         "initializer_range": 0.02,
         "position_embedding_type": positions,
         "pad_token_id": checkpoint.vocabulary.index(PAD_TOKEN),
-        **{theirs: sizes[ours] for ours, theirs in SIZE_NAMES.items()},
-        **{
-            theirs: sizes[ours]
-            for ours, theirs in SEGMENT_AWARE_SIZE_NAMES.items()
-            if ours in read_tables(positions)
-        },
-        **(_label_settings(checkpoint.labels) if TEXT_CLASSIFIER in found else {}),
-        **(_label_names(checkpoint.labels) if TOKEN_CLASSIFIER in found else {}),
     }
-
-
-def _label_names(labels: tuple[str, ...]) -> dict:
-    return {
-        "id2label": {str(number): label for number, label in enumerate(labels)},
-        "label2id": {label: number for number, label in enumerate(labels)},
-    }
-
-
-def _label_settings(labels: tuple[str, ...]) -> dict:
-    """The names of the classes, and what is made of the outputs."""
-    return {
-        **_label_names(labels),
-        "problem_type": "regression" if len(labels) == 1 else "single_label_classification",
-    }
+    for ours, theirs in SIZE_NAMES.items():
+        config[theirs] = sizes[ours]
+    tables = read_tables(positions)
+    for ours, theirs in SEGMENT_AWARE_SIZE_NAMES.items():
+        if ours in tables:
+            config[theirs] = sizes[ours]
+    labels = checkpoint.labels
+    if TEXT_CLASSIFIER in found or TOKEN_CLASSIFIER in found:
+        config["id2label"] = {str(label_id): label for label_id, label in enumerate(labels)}
+        config["label2id"] = {label: label_id for label_id, label in enumerate(labels)}
+    if TEXT_CLASSIFIER in found:
+        kind = "regression" if len(labels) == 1 else "single_label_classification"
+        config["problem_type"] = kind
+    return config
 
 
 def _architecture(parts: list[str]) -> str:
+    """Returns the class of `transformers` for a model with these parts."""
     if SPAN_CLASSIFIERS in parts:
         return "BertForQuestionAnswering"
     if TEXT_CLASSIFIER in parts:
         return "BertForSequenceClassification"
     if TOKEN_CLASSIFIER in parts:
         return "BertForTokenClassification"
-    if "next_sentence_head" in parts and MASKED_LM_HEAD in parts:
+    if NEXT_SENTENCE_HEAD in parts and MASKED_LM_HEAD in parts:
         return "BertForPreTraining"
     return "BertForMaskedLM" if MASKED_LM_HEAD in parts else "BertModel"
 

@@ -3,8 +3,8 @@
 import contextlib
 import gc
 import inspect
-from collections.abc import Iterator, Mapping
-from typing import Any
+from collections.abc import Iterator
+from typing import Any, NamedTuple
 
 import keras
 import keras_hub
@@ -15,6 +15,7 @@ from spanbert_tf.conversion.checkpoint import (
     BERT_EPSILON,
     SIZES,
     Checkpoint,
+    Sizes,
     check_absolute,
     check_epsilon,
     head_dimensions,
@@ -36,7 +37,7 @@ from spanbert_tf.conversion.parameters import (
     encoder_parameters,
     part_parameters,
 )
-from spanbert_tf.errors import MismatchError
+from spanbert_tf.errors import BadInputError, MismatchError
 from spanbert_tf.layers import weights_are_loaded
 from spanbert_tf.models import (
     SpanBertBackbone,
@@ -52,7 +53,6 @@ from spanbert_tf.models import (
     SpanBertTokenClassifierPreprocessor,
     SpanBertTokenizer,
 )
-from spanbert_tf.models.span_bert_task import SpanBertTask
 from spanbert_tf.presets.golden import check_outputs, encode_rows, golden_rows
 from spanbert_tf.presets.preset import Preset
 from spanbert_tf.presets.pretraining import add_heads, save_pretraining_preset
@@ -60,8 +60,8 @@ from spanbert_tf.presets.writing import published_name, write_preset
 from spanbert_tf.terminal import print_line
 from spanbert_tf.text.vocabulary import Casing, has_accents
 
-# The tasks whose settings a preset holds. The preset of a pretrainer is that of its masked LM.
-_TASKS = [
+# The tasks that are saved as presets. A pretrainer is saved as its masked language model.
+_TASKS: list[type[keras_hub.models.Task]] = [
     kind
     for kind in vars(models).values()
     if isinstance(kind, type)
@@ -72,7 +72,7 @@ _TASK_OF_PART = {
     kind.checkpoint_part: kind for kind in _TASKS if getattr(kind, "checkpoint_part", "")
 }
 _PARTS = {kind.__name__: part for part, kind in _TASK_OF_PART.items()}
-# Arguments of tasks and their preprocessors that a conversion keeps, or that arrays tell.
+# Arguments of tasks and their preprocessors that other formats store, or that arrays show.
 _CONVERTED = {
     *("backbone", "preprocessor", "tokenizer", "labels", "num_classes", "activation", "dropout"),
     *("question_first", "segment_aware"),
@@ -80,88 +80,123 @@ _CONVERTED = {
 }
 _POOLINGS = {"cls": "[CLS] without the pooler", "mean": "the mean of the tokens"}
 _WIDTH_OF_LARGE = 1024
-# An encoder, the parameters of the heads on it, and further arguments of its `Checkpoint`.
-_Read = tuple[keras_hub.models.Backbone, list[Parameter], dict[str, object]]
+
+
+class _Model(NamedTuple):
+    """The encoder of a preset, the parameters of its trained heads, and facts about them.
+
+    The last three are attributes of `Checkpoint`.
+    """
+
+    encoder: keras_hub.models.Backbone
+    heads: list[Parameter]
+    labels: tuple[str, ...] = ()
+    is_pair: bool = False
+    is_head_trained: bool | None = None
 
 
 @contextlib.contextmanager
 def read_keras(
     path: str,
-    vocabulary: None = None,
+    vocabulary: str | None = None,
     lowercase: bool | None = None,
     strip_accents: bool | None = None,
 ) -> Iterator[Checkpoint]:
-    """Reads a preset of a `SpanBertBackbone` or of KerasHub's `BertBackbone`, heads included."""
+    """Opens a preset of a `SpanBertBackbone` or of KerasHub's `BertBackbone`, with its heads.
+
+    Raises:
+        BadInputError: the preset cannot be used.
+        MismatchError: an option contradicts the preset, or no other format can store its model.
+    """
     if vocabulary:
         raise MismatchError(f"{path}: has a vocabulary of its own; leave out --vocabulary")
     preset = Preset(path)
     name = preset.head_class
-    if name in _PARTS:
-        backbone, heads, facts = _read_task(preset, _PARTS[name])
-    else:
-        backbone, heads, facts = _read_pretrained(preset, name)
-    facts["approximates_gelu"] = isinstance(backbone, keras_hub.models.BertBackbone)
+    model = _read_task(preset, _PARTS[name]) if name in _PARTS else _read_pretrained(preset, name)
+    backbone = model.encoder
     tokenizer = preset.tokenizer
     check_outputs(preset, backbone, tokenizer)
+    casing = _casing(tokenizer)
+    for given, own in ((lowercase, casing.lowercase), (strip_accents, casing.strip_accents)):
+        if given not in (None, own):
+            raise MismatchError(f"{path}: its text is {casing.describe()}")
+    parameters = encoder_parameters(backbone) + part_parameters(POOLER, backbone) + model.heads
+    yield Checkpoint(
+        path,
+        _sizes(backbone),
+        {parameter.name: parameter.lazy() for parameter in parameters},
+        tokenizer.get_vocabulary(),
+        casing,
+        labels=model.labels,
+        is_pair=model.is_pair,
+        approximates_gelu=isinstance(backbone, keras_hub.models.BertBackbone),
+        is_head_trained=model.is_head_trained,
+    )
+
+
+def _sizes(backbone: keras_hub.models.Backbone) -> dict[str, Any]:
+    """Returns the arguments of `SpanBertBackbone` for an encoder of ours or of KerasHub's."""
     sizes = {name: getattr(backbone, name) for name in SIZES}
     sizes["layer_norm_epsilon"] = getattr(backbone, "layer_norm_epsilon", BERT_EPSILON)
     sizes["position_embeddings"] = getattr(backbone, "position_embeddings", "absolute")
     for size in read_tables(sizes["position_embeddings"]):
         sizes[size] = getattr(backbone, size)
-    if (rate := getattr(backbone, "attention_dropout", None)) is not None:
-        sizes["attention_dropout"] = rate
-    casing = _casing(tokenizer)
-    is_other_case = lowercase not in (None, casing.lowercase)
-    if is_other_case or strip_accents not in (None, casing.strip_accents):
-        raise MismatchError(f"{path}: its text is {casing.describe()}")
-    parameters = encoder_parameters(backbone) + part_parameters(POOLER, backbone) + heads
-    arrays = {parameter.name: parameter.lazy() for parameter in parameters}
-    yield Checkpoint(path, sizes, arrays, tokenizer.get_vocabulary(), casing, **facts)
+    attention_dropout = getattr(backbone, "attention_dropout", None)
+    if attention_dropout is not None:
+        sizes["attention_dropout"] = attention_dropout
+    return sizes
 
 
 def _casing(tokenizer: keras_hub.tokenizers.WordPieceTokenizer) -> Casing:
-    """What a tokenizer of ours or of KerasHub does to text."""
+    """Returns how a tokenizer of ours or of KerasHub's normalizes text."""
     if isinstance(tokenizer, SpanBertTokenizer):
         return tokenizer.casing
-    # KerasHub's own presets say that accents are kept where their models were trained without; so
-    # there entries with accents tell.
+    # KerasHub's own presets state that accents are kept even if their models were trained without
+    # them. So the setting is believed only if the vocabulary has accents.
     keeps_accents = not tokenizer.strip_accents and any(
-        map(has_accents, tokenizer.get_vocabulary())
+        has_accents(piece) for piece in tokenizer.get_vocabulary()
     )
     return Casing(tokenizer.lowercase, tokenizer.lowercase and not keeps_accents)
 
 
-def _read_task(preset: Preset, part: str) -> _Read:
-    """The encoder of a task's preset, and its head, unless that was never trained."""
+def _read_task(preset: Preset, part: str) -> _Model:
+    """Reads the encoder of a task's preset, and the head if it was trained."""
     task = preset.task(_TASK_OF_PART[part])
     if not task.is_head_trained:
         _print_untrained(preset)
-        return task.backbone, [], {}
-    facts = _facts_of_task(preset, task)
-    _print_settings_left_behind(preset, task)
-    heads = part_parameters(part, _head_of(task))
-    return task.backbone, heads, {**facts, "is_head_trained": True}
-
-
-def _head_of(task: SpanBertTask) -> keras.layers.Layer:
-    """The layer that is the head of a task which other projects have as well."""
-    return task.head if task.dense_head is None else getattr(task, task.dense_head.layer)
-
-
-def _facts_of_task(preset: Preset, task: SpanBertTask) -> dict[str, object]:
-    """What a `Checkpoint` tells of a task beside arrays; refuses what no other project has."""
-    if isinstance(task, SpanBertQuestionAnswerer) and not task.preprocessor.question_first:
+        return _Model(task.backbone, [])
+    preprocessor = task.preprocessor
+    if preprocessor is None:
+        raise BadInputError(
+            f"{preset}: was saved without a preprocessor, which states how text is read; save the "
+            f"{type(task).__name__} with its preprocessor"
+        )
+    if isinstance(task, SpanBertQuestionAnswerer) and not preprocessor.question_first:
         raise MismatchError(
             f"{preset}: reads the passage first, which other projects' question answerers do "
             "not; fine-tune with records of --question-first"
         )
-    if isinstance(task, SpanBertTokenClassifier):
-        return {"labels": tuple(task.labels)}
-    if not isinstance(task, SpanBertTextClassifier):
-        return {}
+    if isinstance(task, SpanBertTextClassifier):
+        _check_classifier(preset, task)
+    _print_settings_left_behind(preset, task)
+    heads = part_parameters(part, _head_of(task))
+    labels: tuple[str, ...] = ()
+    if isinstance(task, SpanBertTokenClassifier | SpanBertTextClassifier):
+        labels = tuple(task.labels)
+    is_pair = getattr(preprocessor, "is_pair", False)
+    return _Model(task.backbone, heads, labels, is_pair, is_head_trained=True)
+
+
+def _head_of(task: keras_hub.models.Task) -> keras.layers.Layer:
+    """Returns the layer that is the head of a task."""
+    return task.head if task.dense_head is None else getattr(task, task.dense_head.layer)
+
+
+def _check_classifier(preset: Preset, task: SpanBertTextClassifier) -> None:
+    """Raises `MismatchError` for a text classifier that other projects do not have."""
     if task.activation is not keras.activations.linear:
         raise MismatchError(
-            f"{preset}: its classifier has an activation, which other projects' have not; set "
+            f"{preset}: its classifier has an activation, which other projects' do not have; set "
             "activation to null"
         )
     if task.pooling != "pooler":
@@ -169,49 +204,51 @@ def _facts_of_task(preset: Preset, task: SpanBertTask) -> dict[str, object]:
             f"{preset}: its classifier reads {_POOLINGS[task.pooling]}, and other projects' read "
             "the pooler; fine-tune with classifier.pooling=pooler"
         )
-    return {"labels": tuple(task.labels), "is_pair": task.preprocessor.is_pair}
 
 
 def _print_settings_left_behind(preset: Preset, task: keras_hub.models.Task) -> None:
-    """Says which settings other formats cannot hold, as far as they are not the defaults."""
+    """Prints the settings that other formats cannot store, unless they have the default values."""
     left = []
     for part in (task, task.preprocessor):
-        known = inspect.signature(type(part).__init__).parameters
-        left += [
-            f"{name} {value}"
-            for name, value in part.get_config().items()
-            if name in known and name not in _CONVERTED and value != known[name].default
-        ]
+        arguments = inspect.signature(type(part).__init__).parameters
+        for name, value in part.get_config().items():
+            if name in arguments and name not in _CONVERTED and value != arguments[name].default:
+                left.append(f"{name} {value}")
     if left:
         settings = ", ".join(left)
         print_line(f"{preset}: these settings have no place in other formats: {settings}")
 
 
-def _read_pretrained(preset: Preset, name: str | None) -> _Read:
-    """The encoder of any other preset, with the heads of pre-training, if they were trained."""
+def _read_pretrained(preset: Preset, name: str | None) -> _Model:
+    """Reads the encoder of any other preset, and the heads of pre-training if they were trained.
+
+    Args:
+        preset: the preset.
+        name: class of the task in the preset, or `None` for an encoder.
+    """
     backbone, masked_lm_head = preset.encoder_and_masked_lm_head()
     if name not in (None, SpanBertMaskedLM.__name__, keras_hub.models.BertMaskedLM.__name__):
         print_line(
-            f"{preset}: the head of its {name} has no place in other formats: the encoder alone is "
+            f"{preset}: the head of its {name} has no place in other formats: only the encoder is "
             "converted",
         )
     if masked_lm_head is None:
         if name == SpanBertMaskedLM.__name__:
             _print_untrained(preset)
-        return backbone, [], {}
+        return _Model(backbone, [])
     heads = part_parameters(MASKED_LM_HEAD, masked_lm_head)
     if not isinstance(backbone, SpanBertBackbone):
-        return backbone, heads, {}
+        return _Model(backbone, heads)
     pretrainer = add_heads(preset, backbone, masked_lm_head)
     for part in (SPAN_BOUNDARY_HEAD, NEXT_SENTENCE_HEAD):
         head = getattr(pretrainer, part)
         if head is not None:
             heads += part_parameters(part, head)
-    return backbone, heads, {"is_head_trained": True}
+    return _Model(backbone, heads, is_head_trained=True)
 
 
 def refuse_copy(path: str) -> None:
-    """Refuses to convert a task's preset to such a preset, which would reset its settings."""
+    """Raises `MismatchError` for a task's preset: a copy by `convert` would lose its settings."""
     preset = Preset(path)
     for kind in _TASKS:
         if preset.holds(kind):
@@ -221,11 +258,22 @@ def refuse_copy(path: str) -> None:
 
 
 def _print_untrained(preset: Preset) -> None:
+    """Prints that the head of a preset is left out."""
     print_line(f"{preset}: its head was never trained: left out")
 
 
 def write_keras(checkpoint: Checkpoint, directory: str, *, overwrite: bool = False) -> list[str]:
-    """Writes a preset of the first task whose head is there, a masked LM or an encoder."""
+    """Writes a preset of the task whose head the checkpoint has, a masked LM, or an encoder.
+
+    Of several tasks the first is written.
+
+    Returns:
+        The parts of the checkpoint that the preset has no place for.
+
+    Raises:
+        BadInputError: the directory exists or cannot be written.
+        MismatchError: the task has no model with SegaBERT's positions.
+    """
     found = checkpoint.found_parts()
     for part in (TOKEN_CLASSIFIER, COREFERENCE):
         if part in found:
@@ -243,12 +291,37 @@ def write_keras(checkpoint: Checkpoint, directory: str, *, overwrite: bool = Fal
     if MASKED_LM_HEAD not in found:
         write_preset(backbone, directory, tokenizer=tokenizer, facts=facts, overwrite=overwrite)
         return [part for part in found if part not in (ENCODER, POOLER)]
+    _write_pretrainer(checkpoint, backbone, tokenizer, directory, facts, overwrite=overwrite)
+    return []
+
+
+def _write_pretrainer(
+    checkpoint: Checkpoint,
+    backbone: SpanBertBackbone,
+    tokenizer: SpanBertTokenizer,
+    directory: str,
+    facts: dict[str, str],
+    *,
+    overwrite: bool,
+) -> None:
+    """Writes the preset of a masked LM, with the heads of pre-training that are there.
+
+    Args:
+        checkpoint: the checkpoint.
+        backbone: its encoder.
+        tokenizer: its tokenizer.
+        directory: directory of the preset.
+        facts: facts for the preset's README.
+        overwrite: whether an earlier preset may be replaced.
+    """
+    found = checkpoint.found_parts()
     sizes = head_dimensions(backbone.hidden_dim, checkpoint.arrays)
     pretrainer = SpanBertPretrainer(
         backbone,
         span_boundary=SPAN_BOUNDARY_HEAD in found,
         next_sentence=NEXT_SENTENCE_HEAD in found,
-        max_span_targets=sizes["max_span_targets"] or 1,  # 0: there is no such head
+        # 0 without such a head, and then not used.
+        max_span_targets=sizes["max_span_targets"] or 1,
         span_position_dim=sizes["span_position_dim"] or 1,
     )
     for part in (MASKED_LM_HEAD, SPAN_BOUNDARY_HEAD, NEXT_SENTENCE_HEAD):
@@ -263,28 +336,30 @@ def write_keras(checkpoint: Checkpoint, directory: str, *, overwrite: bool = Fal
         facts=facts,
         overwrite=overwrite,
     )
-    return []
 
 
-def _note_trained(task: SpanBertTask, checkpoint: Checkpoint) -> None:
-    """Marks a head that the source says is trained, or any of whose biases has moved from 0.
+def _note_trained(task: keras_hub.models.Task, checkpoint: Checkpoint) -> None:
+    """Sets whether the head of a task was trained.
 
-    (Other formats do not say; in a new head all biases are 0.)
+    If the source does not say, the head counts as trained when a bias is not 0: in a new head all
+    biases are 0.
     """
-    of_encoder = {id(weight) for weight in task.backbone.weights}
-    has_moved = any(
-        np.any(weight.numpy())
+    if checkpoint.is_head_trained is not None:
+        task.is_head_trained = checkpoint.is_head_trained
+        return
+    encoder_ids = {id(weight) for weight in task.backbone.weights}
+    biases = [
+        weight
         for weight in task.weights
-        if id(weight) not in of_encoder and weight.path.endswith(("bias", "beta"))
-    )
-    known = checkpoint.is_head_trained
-    task.is_head_trained = has_moved if known is None else known
+        if id(weight) not in encoder_ids and weight.path.endswith(("bias", "beta"))
+    ]
+    task.is_head_trained = any(np.any(bias.numpy()) for bias in biases)
 
 
 def _new_task(
     part: str, checkpoint: Checkpoint, backbone: SpanBertBackbone, tokenizer: SpanBertTokenizer
-) -> SpanBertTask:
-    """The task that a part is the head of, with new weights in the head."""
+) -> keras_hub.models.Task:
+    """Builds the task that a part is the head of, with new weights in the head."""
     length = backbone.max_sequence_length
     segment_aware = backbone.position_embeddings != "absolute"
     if part == SPAN_CLASSIFIERS:
@@ -294,40 +369,65 @@ def _new_task(
         return SpanBertQuestionAnswerer(backbone, preprocessor)
     if part == COREFERENCE:
         return _coreference_resolver(checkpoint, backbone, tokenizer)
-    settings = {"dropout": backbone.dropout, "labels": checkpoint.labels}
+    labels = checkpoint.labels
     if part == TOKEN_CLASSIFIER:
-        preprocessor = SpanBertTokenClassifierPreprocessor(tokenizer, length)
-        return SpanBertTokenClassifier(backbone, preprocessor=preprocessor, **settings)
-    preprocessor = SpanBertTextClassifierPreprocessor(
-        tokenizer,
-        length,
-        is_pair=checkpoint.is_pair,
-        segment_aware=segment_aware,
+        return SpanBertTokenClassifier(
+            backbone,
+            labels=labels,
+            preprocessor=SpanBertTokenClassifierPreprocessor(tokenizer, length),
+            dropout=backbone.dropout,
+        )
+    return SpanBertTextClassifier(
+        backbone,
+        num_classes=len(labels),
+        preprocessor=SpanBertTextClassifierPreprocessor(
+            tokenizer,
+            length,
+            is_pair=checkpoint.is_pair,
+            segment_aware=segment_aware,
+        ),
+        dropout=backbone.dropout,
+        labels=labels,
     )
-    return SpanBertTextClassifier(backbone, len(checkpoint.labels), preprocessor, **settings)
 
 
 def _coreference_resolver(
     checkpoint: Checkpoint, backbone: SpanBertBackbone, tokenizer: SpanBertTokenizer
 ) -> SpanBertCoreferenceResolver:
-    """A resolver with the original's settings, as far as shapes do not tell them."""
+    """Builds a resolver. The settings that the arrays do not show are those of the original code.
+
+    The number of segments determines their length (experiments.conf): 11 segments have 128 tokens,
+    5 have 256, and 3 have 512 in SpanBERT large and 384 in all other models.
+    """
     width = backbone.hidden_dim
     sizes = head_dimensions(width, checkpoint.arrays)
-    names = ("max_span_width", "feature_dim", "ffnn_dim", "max_segments")
-    settings = {name: sizes[name] for name in names}
-    # Of 3 segments SpanBERT large has 512 positions, all others 384 (experiments.conf).
     longest = 512 if width >= _WIDTH_OF_LARGE else 384
-    length = {11: 128, 5: 256}.get(settings["max_segments"], longest)
+    length = {11: 128, 5: 256}.get(sizes["max_segments"], longest)
     preprocessor = SpanBertCoreferenceResolverPreprocessor(
         tokenizer, min(length, backbone.max_sequence_length)
     )
-    return SpanBertCoreferenceResolver(backbone, preprocessor, **settings)
+    return SpanBertCoreferenceResolver(
+        backbone,
+        preprocessor,
+        max_span_width=sizes["max_span_width"],
+        feature_dim=sizes["feature_dim"],
+        ffnn_dim=sizes["ffnn_dim"],
+        max_segments=sizes["max_segments"],
+    )
 
 
 def write_keras_bert(
     checkpoint: Checkpoint, directory: str, *, overwrite: bool = False
 ) -> list[str]:
-    """Writes a preset of KerasHub's own BERT, which loads without this project."""
+    """Writes a preset of KerasHub's own BERT, which KerasHub loads without this project.
+
+    Returns:
+        The parts of the checkpoint that the preset has no place for.
+
+    Raises:
+        BadInputError: the directory exists or cannot be written.
+        MismatchError: KerasHub's BERT cannot compute the model.
+    """
     check_epsilon(checkpoint, "KerasHub's BERT")
     check_absolute(checkpoint, "KerasHub's BERT")
     found = checkpoint.found_parts()
@@ -350,19 +450,20 @@ def write_keras_bert(
 
 
 def _encoder_of(checkpoint: Checkpoint) -> SpanBertBackbone:
-    """The encoder; where the checkpoint has no pooler, a new one."""
+    """Builds the encoder. If the checkpoint has no pooler, its weights are new."""
     return _encoder(SpanBertBackbone, checkpoint, checkpoint.sizes)
 
 
 def _stock_encoder_of(checkpoint: Checkpoint) -> keras_hub.models.BertBackbone:
-    """The same as KerasHub's."""
+    """Builds the encoder as KerasHub's `BertBackbone`."""
     sizes = {name: checkpoint.sizes[name] for name in SIZES}
     return _encoder(keras_hub.models.BertBackbone, checkpoint, sizes)
 
 
 def _encoder(
-    kind: type[keras_hub.models.Backbone], checkpoint: Checkpoint, sizes: Mapping[str, Any]
+    kind: type[keras_hub.models.Backbone], checkpoint: Checkpoint, sizes: Sizes
 ) -> keras_hub.models.Backbone:
+    """Builds an encoder of a class with the weights of a checkpoint."""
     has_pooler = POOLER in checkpoint.found_parts()
     with weights_are_loaded(has_pooler):
         backbone = kind(**sizes)
@@ -373,19 +474,20 @@ def _encoder(
 
 
 def print_gelu_difference(checkpoint: Checkpoint, whose: str) -> None:
-    """Prints how far an encoder's outputs are from those with the exact GELU.
+    """Prints how far the outputs of an encoder with the tanh GELU are from the exact ones.
 
     Args:
-        checkpoint: of the encoder.
-        whose: whose encoder approximates it, such as `"KerasHub's BERT"`.
+        checkpoint: checkpoint of the encoder.
+        whose: the encoder that approximates the GELU, such as `"KerasHub's BERT"`.
     """
     tokenizer = SpanBertTokenizer(checkpoint.vocabulary, **checkpoint.casing._asdict())
-    rows, outputs = golden_rows(tokenizer), []
-    for make in (_encoder_of, _stock_encoder_of):
-        gc.collect()  # one at a time: models hold themselves in circles
-        outputs.append(encode_rows(make(checkpoint), rows))
-    pairs = zip(*outputs, strict=True)
-    difference = max(float(np.abs(exact - approximate).max()) for exact, approximate in pairs)
+    rows = golden_rows(tokenizer)
+    exact_outputs = encode_rows(_encoder_of(checkpoint), rows)
+    gc.collect()  # frees the first model, which is part of reference cycles
+    approximate_outputs = encode_rows(_stock_encoder_of(checkpoint), rows)
+    difference = 0.0
+    for exact, approximate in zip(exact_outputs, approximate_outputs, strict=True):
+        difference = max(difference, float(np.abs(exact - approximate).max()))
     print_line(
         f"{whose} approximates the GELU: its outputs differ by up to {difference:.1e} from those "
         "of the exact encoder, on three sentences"

@@ -1,9 +1,9 @@
 """Checkpoints of the TensorFlow Model Garden: its encoders, and pre-trainers with their heads.
 
-`BertEncoder`, `BertEncoderV2` and `BertPretrainerV2` of `official.nlp.modeling`, as
-`tf.train.Checkpoint` and the Model Garden's trainers write them. Their arrays lie under paths of
-objects, which depend on what was saved; an object graph beside them has the variables' own names,
-which do not.
+The models are `BertEncoder`, `BertEncoderV2` and `BertPretrainerV2` of `official.nlp.modeling`;
+`tf.train.Checkpoint` and the Model Garden's trainers write such checkpoints. The key of an array is
+a path of objects, which depends on the object that was saved. The object graph in the checkpoint
+has the variables' own names, which do not depend on it; these are read.
 """
 
 import contextlib
@@ -11,6 +11,7 @@ import functools
 import os
 import re
 from collections.abc import Iterator
+from typing import Any
 
 import numpy as np
 import tensorflow as tf
@@ -54,8 +55,8 @@ MODEL_GARDEN_KIND = OutputKind(
     ("bert_model.ckpt.*", "vocab.txt"),
 )
 _PREFIX = "bert_model.ckpt"
-LOWERCASE = "do_lower_case"  # a variable of SavedModels, without a name of its own
-# Of optimizers, and counters.
+LOWERCASE = "do_lower_case"  # key of a variable of SavedModels, which has no name
+# Variables of optimizers, and counters.
 _UNREAD = re.compile(r"\.OPTIMIZER_SLOT|(^|/)(optimizer|save_counter|global_step)(/|$)")
 
 
@@ -63,7 +64,7 @@ _UNREAD = re.compile(r"\.OPTIMIZER_SLOT|(^|/)(optimizer|save_counter|global_step
 def read_model_garden(
     path: str, vocabulary: str | None, lowercase: bool | None, strip_accents: bool | None = None
 ) -> Iterator[Checkpoint]:
-    """Reads a directory, of several checkpoints the latest, or an archive of one."""
+    """Opens a directory, or an archive of one. Of several checkpoints the latest is read."""
     with opened_source(path) as directory:
         arrays, num_heads = read_arrays(directory, path)
         if config_names(directory):
@@ -77,24 +78,38 @@ def read_model_garden(
 
 
 def _prefix(directory: str, path: str) -> str:
-    """The beginning of the names of the one checkpoint, or of the latest."""
+    """Returns the path, without `.index`, of the only checkpoint or of the latest."""
     indices = [name for name in os.listdir(directory) if name.endswith(".index")]
     if len(indices) == 1:
         return os.path.join(directory, indices[0].removesuffix(".index"))
     with named_damage(f"{path}: checkpoint"):
         state = tf.train.get_checkpoint_state(directory)
-    # A directory that was moved has its old paths in there, and a stranger's any.
+    # Only the name is used: the path is wrong after the directory was moved, and could lead out of
+    # it if a stranger wrote the file.
     latest = os.path.basename(state.model_checkpoint_path) if state else ""
     if f"{latest}.index" not in indices:
         raise BadInputError(
             f"{path}: holds {len(indices)} *.index files and none that a file `checkpoint` calls "
-            "the latest; leave one there"
+            "the latest; leave only one there"
         )
     return os.path.join(directory, latest)
 
 
 def read_arrays(directory: str, path: str) -> tuple[dict[str, Array], int]:
-    """The arrays of a checkpoint, and the number of attention heads."""
+    """Reads the arrays of a checkpoint.
+
+    Args:
+        directory: directory of the checkpoint.
+        path: the user's name for it.
+
+    Returns:
+        The arrays by the names of a `Checkpoint`, and the number of attention heads; 0 if the
+        arrays do not show it.
+
+    Raises:
+        BadInputError: the checkpoint is damaged, holds several models, or its embeddings are
+            narrower than its layers.
+    """
     file = TensorFile(_prefix(directory, path), path)
     arrays: dict[str, Array] = {}
     poolers: dict[str, Array] = {}
@@ -104,15 +119,15 @@ def read_arrays(directory: str, path: str) -> tuple[dict[str, Array], int]:
         if "embedding_projection" in theirs:
             raise BadInputError(
                 f"{file.where}: its embeddings are narrower than its layers "
-                "(embedding_projection), as no encoder's here are"
+                "(embedding_projection); such an encoder cannot be converted"
             )
-        if theirs.endswith("/query/kernel") and len(shape) == 3:  # [H, heads, width of one]
+        if theirs.endswith("/query/kernel") and len(shape) == 3:  # [inputs, heads, width]
             num_heads = shape[1]
         entry = find_entry(theirs, "model_garden")
         if theirs == LOWERCASE:
             arrays[LOWERCASE] = LazyArray(shape, functools.partial(file.tensor, key))
         elif entry is None:
-            arrays[theirs.replace("/", ".")] = file.array(key)  # no part has it
+            arrays[theirs.replace("/", ".")] = file.array(key)  # belongs to no part
         elif entry in HEAD_POOLER:
             poolers[entry.name] = file.array(key, entry, theirs)
         elif entry.name in arrays:
@@ -123,24 +138,36 @@ def read_arrays(directory: str, path: str) -> tuple[dict[str, Array], int]:
 
 
 def _variables(file: TensorFile) -> Iterator[tuple[str, str]]:
-    """The name of each variable of a model, and the name of its tensor."""
+    """Yields the name of each variable of the model, and the key of its tensor."""
     if OBJECT_GRAPH not in file.shapes:
         raise BadInputError(f"{file.where}: is a checkpoint of TensorFlow 1; give --from tf1")
     graph = trackable_object_graph_pb2.TrackableObjectGraph()
     try:
         graph.ParseFromString(file.tensor(OBJECT_GRAPH))
-    except (DecodeError, TypeError) as error:  # TypeError: it is no string
+    except (DecodeError, TypeError) as error:  # TypeError: the tensor is not a string
         raise BadInputError(f"{file.where}: its object graph is damaged; copy it again") from error
     for node in graph.nodes:
         for attribute in node.attributes:
             key = attribute.checkpoint_key
             if key not in file.shapes or _UNREAD.search(key) or file.dtypes[key] == tf.string:
                 continue
-            yield LOWERCASE if key.startswith(f"{LOWERCASE}/") else attribute.full_name, key
+            if key.startswith(f"{LOWERCASE}/"):
+                yield LOWERCASE, key
+            else:
+                yield attribute.full_name, key
 
 
-def sizes_of(arrays: dict[str, Array], num_heads: int, path: str) -> dict[str, int | float | str]:
-    """Arguments of `SpanBertBackbone`, by the shapes of arrays."""
+def sizes_of(arrays: dict[str, Array], num_heads: int, path: str) -> dict[str, Any]:
+    """Returns the arguments of `SpanBertBackbone`, as the shapes of the arrays show them.
+
+    Args:
+        arrays: arrays of a checkpoint.
+        num_heads: number of attention heads.
+        path: name of the checkpoint in errors.
+
+    Raises:
+        BadInputError: the arrays are not those of an encoder of the Model Garden.
+    """
     positions = POSITION_TABLES["max_sequence_length"]
     needed = (TOKEN_TABLE, positions, SEGMENT_TABLE, INTERMEDIATE_MATRIX)
     for name in needed:
@@ -159,7 +186,15 @@ def sizes_of(arrays: dict[str, Array], num_heads: int, path: str) -> dict[str, i
 def write_model_garden(
     checkpoint: Checkpoint, directory: str, *, overwrite: bool = False
 ) -> list[str]:
-    """Writes the encoder as `tf.train.Checkpoint(encoder=…)` and `(model=…)` restore it."""
+    """Writes the encoder so that `tf.train.Checkpoint(encoder=…)` and `(model=…)` restore it.
+
+    Returns:
+        The parts of the checkpoint that the format has no place for.
+
+    Raises:
+        BadInputError: the directory exists or cannot be written.
+        MismatchError: the Model Garden's encoder cannot compute the model.
+    """
     check_epsilon(checkpoint, "the Model Garden's encoder")
     check_absolute(checkpoint, "the Model Garden's encoder")
     known = parts_of("objects")
@@ -169,7 +204,7 @@ def write_model_garden(
         encoder = tf.train.Checkpoint()
         for entry in checkpoint.entries(found):
             _add_variable(encoder, entry, checkpoint)
-        # Both edges lead to one object, whatever a program calls it.
+        # Programs call the encoder by either name; both lead to the same object.
         saved = tf.train.Checkpoint(encoder=encoder, model=encoder)
         with os_errors():
             saved.write(os.path.join(unfinished, _PREFIX))
@@ -178,15 +213,16 @@ def write_model_garden(
 
 
 def _add_variable(encoder: tf.train.Checkpoint, entry: Entry, checkpoint: Checkpoint) -> None:
-    """Puts an array under the attributes that it has in the Model Garden's encoder."""
+    """Adds an array to `encoder`, at the path of attributes in the Model Garden's encoder."""
     values = np.asarray(checkpoint.arrays[entry.name])
-    if entry.is_transposed(entry.model_garden):
+    name = entry.name_in("model_garden")
+    if entry.is_transposed(name):
         values = values.T
     values = values.reshape(entry.split_shape(values.shape, checkpoint.sizes["num_heads"]))
-    *path, attribute = entry.objects.split(".")
+    *path, attribute = entry.name_in("objects").split(".")
     node = encoder
     for edge in path:
         if not hasattr(node, edge):
             setattr(node, edge, tf.train.Checkpoint())
         node = getattr(node, edge)
-    setattr(node, attribute, tf.Variable(values, name=entry.model_garden))
+    setattr(node, attribute, tf.Variable(values, name=name))

@@ -1,12 +1,12 @@
-"""The table of BERT's arrays: what each is called, and how it lies, in every format.
+"""The table of BERT's arrays: the name and the layout of each array in every format.
 
-Names in a `Checkpoint` are those of `BertForPreTraining` of `transformers` in PyTorch, where a
-matrix is [outputs, inputs]; the span boundary head has the names of the original SpanBERT code. A
-column of the table holds an array's name in another format, and `{}` stands for the number of an
-encoder layer. In every other format an array called `kernel` is [inputs, outputs].
+A `Checkpoint` has the names of `BertForPreTraining` of `transformers` in PyTorch, where a matrix is
+[outputs, inputs]; its span boundary head has the names of the original SpanBERT code. Each other
+column of the table holds the array's name in another format. `{}` in a name stands for the number
+of an encoder layer. In the other formats an array called `kernel` is [inputs, outputs].
 
 To read or write another format, add a column to `Entry` and to the table. `find_entry` then finds
-what an array of that format is, and `entries_of` lists the names to write.
+the entry of an array of that format, and `entries_of` lists the arrays to write.
 """
 
 import functools
@@ -14,18 +14,18 @@ import re
 from collections.abc import Iterator
 from typing import NamedTuple
 
-# The parts of a checkpoint, in the order of the printed table.
+# The parts of a checkpoint, in the order in which `convert` prints them.
 ENCODER = "encoder"
 POOLER = "pooler"
 MASKED_LM_HEAD = "masked_lm_head"
 SPAN_BOUNDARY_HEAD = "span_boundary_head"
 NEXT_SENTENCE_HEAD = "next_sentence_head"
 SPAN_CLASSIFIERS = "span_classifiers"  # the head of `BertForQuestionAnswering`
-# The head of `BertForSequenceClassification`. `transformers` calls it `classifier`, and gives the
-# heads of other classes the same name.
+# The head of `BertForSequenceClassification`. `transformers` calls it `classifier`, and uses the
+# same name for the heads of other classes.
 TEXT_CLASSIFIER = "text_classifier"
 TOKEN_CLASSIFIER = "token_classifier"  # the head of `BertForTokenClassification`
-COREFERENCE = "coreference"  # the head of the original's coreference resolver
+COREFERENCE = "coreference"  # the head of the original code's coreference resolver
 PARTS = (
     ENCODER,
     POOLER,
@@ -38,12 +38,12 @@ PARTS = (
     COREFERENCE,
 )
 
-# Attention heads that are an axis of their own: [inputs, heads, width of one] or
-# [heads, width of one, outputs].
-HEADS_OF_OUTPUTS, HEADS_OF_INPUTS = "outputs", "inputs"
-# Parts of which Google's names are ours with other separators.
-_PARTS_OF_GOOGLE = (ENCODER, POOLER, MASKED_LM_HEAD)
-# What may stand before a name of this table in a format.
+# Values of `Entry.heads`. Keras and the Model Garden give the attention heads an axis of their own:
+# outputs are split into [inputs, heads, width of one head], inputs into
+# [heads, width of one head, outputs].
+SPLIT_OUTPUTS = "outputs"
+SPLIT_INPUTS = "inputs"
+# Regular expressions for what may precede a name of this table in a format.
 _PREFIXES = {"tf1": "", "model_garden": "(?:.*/)?"}
 
 
@@ -52,18 +52,18 @@ class Entry(NamedTuple):
 
     Attributes:
         part: one of `PARTS`.
-        name: its name in a `Checkpoint`.
-        shape: its shape in a `Checkpoint`: numbers, arguments of `SpanBertBackbone`, and names of
+        name: name of the array in a `Checkpoint`.
+        shape: its shape in a `Checkpoint`: numbers, arguments of `SpanBertBackbone`, and keys of
             `checkpoint.head_dimensions`.
-        keras: the attributes that lead to the variable from the Keras model or layer that holds the
-            part: the backbone for the encoder and the pooler, the head for every head.
-        tf1: its name in a checkpoint of Google's code; `None`: that code has no such array.
-        model_garden: its name in a checkpoint of the Model Garden.
-        objects: the attributes that lead to it from an encoder of the Model Garden; `None`: it is
-            read, not written.
-        is_matrix: whether it is [outputs, inputs] in a `Checkpoint`.
-        heads: whether outputs or inputs have an axis of attention heads in Keras and the Model
-            Garden.
+        keras: path of attributes from a Keras model or layer to the variable. It starts at the
+            backbone for the encoder and the pooler, and at the head for every head.
+        tf1: name in a checkpoint of Google's code, or `None` if that code has no such array.
+        model_garden: name in a checkpoint of the Model Garden, or `None` if it has no such array.
+        objects: path of attributes from an encoder of the Model Garden to the variable, or `None`
+            if the array is never written in that format.
+        is_matrix: whether the array is a matrix [outputs, inputs] in a `Checkpoint`.
+        heads: which axis Keras and the Model Garden split into [heads, width of one head]:
+            `SPLIT_OUTPUTS`, `SPLIT_INPUTS`, or `""` for none.
     """
 
     part: str
@@ -77,113 +77,140 @@ class Entry(NamedTuple):
     heads: str = ""
 
     def of_layer(self, layer: int | str) -> "Entry":
-        """Returns the entry of one encoder layer, with its number in place of every `{}`."""
-        columns = {
-            column: value.format(layer)
-            for column, value in self._asdict().items()
-            if isinstance(value, str)
-        }
-        return self._replace(**columns)
+        """Returns the entry of one encoder layer: every `{}` is replaced by the layer's number."""
 
-    def is_transposed(self, theirs: str) -> bool:
-        """Whether the array of this name in another format is [inputs, outputs]."""
-        return self.is_matrix and theirs.endswith("kernel")
+        def numbered(name: str | None) -> str | None:
+            return None if name is None else name.format(layer)
+
+        return self._replace(
+            name=self.name.format(layer),
+            keras=self.keras.format(layer),
+            tf1=numbered(self.tf1),
+            model_garden=numbered(self.model_garden),
+            objects=numbered(self.objects),
+        )
+
+    def name_in(self, column: str) -> str:
+        """Returns the array's name in a column of the table.
+
+        Raises:
+            ValueError: the format has no such array.
+        """
+        name = getattr(self, column)
+        if name is None:
+            raise ValueError(f"{self.name} has no name in {column}")
+        return name
+
+    def is_transposed(self, name: str) -> bool:
+        """Whether the array is stored as [inputs, outputs] under this name in another format."""
+        return self.is_matrix and name.endswith("kernel")
 
     def joined_shape(self, shape: tuple[int, ...]) -> tuple[int, ...]:
-        """The shape of the array in another format, once attention heads have no axis."""
-        if self.heads == HEADS_OF_OUTPUTS and self.is_matrix and len(shape) == 3:
+        """Returns the shape that an array of another format has without an axis of heads."""
+        if self.heads == SPLIT_OUTPUTS and self.is_matrix and len(shape) == 3:
             return (shape[0], shape[1] * shape[2])
-        if self.heads == HEADS_OF_OUTPUTS and not self.is_matrix and len(shape) == 2:
+        if self.heads == SPLIT_OUTPUTS and not self.is_matrix and len(shape) == 2:
             return (shape[0] * shape[1],)
-        if self.heads == HEADS_OF_INPUTS and self.is_matrix and len(shape) == 3:
+        if self.heads == SPLIT_INPUTS and self.is_matrix and len(shape) == 3:
             return (shape[0] * shape[1], shape[2])
         return shape
 
     def split_shape(self, shape: tuple[int, ...], num_heads: int) -> tuple[int, ...]:
-        """The reverse of `joined_shape`; -1 is the width of one head."""
-        if self.heads == HEADS_OF_OUTPUTS:
+        """Returns the reverse of `joined_shape`, with -1 for the width of one head."""
+        if self.heads == SPLIT_OUTPUTS:
             return (*shape[:-1], num_heads, -1)
-        if self.heads == HEADS_OF_INPUTS and self.is_matrix:
+        if self.heads == SPLIT_INPUTS and self.is_matrix:
             return (num_heads, -1, shape[-1])
         return shape
-
-
-def _layer(
-    part: str,
-    name: str,
-    arrays: dict[str, tuple[str, tuple[int | str, ...]]],
-    keras: str,
-    garden: str | None,
-    objects: str | None,
-    heads: str = "",
-) -> Iterator[Entry]:
-    """The arrays of a layer: our last name → everyone else's, and the shape."""
-    google = None
-    if part in _PARTS_OF_GOOGLE:
-        google = name.replace("layer.{}", "layer_{}").replace(".", "/")
-    for ours, (last, shape) in arrays.items():
-        yield Entry(
-            part,
-            f"{name}.{ours}",
-            shape,
-            f"{keras}.{last}".removeprefix("."),
-            google and f"{google}/{last}",
-            garden and f"{garden}/{last}",
-            objects and f"{objects}.{last}",
-            is_matrix=last == "kernel",
-            heads=heads,
-        )
 
 
 def _dense(
     part: str,
     name: str,
+    *,
     inputs: int | str,
     outputs: int | str,
     keras: str = "",
-    garden: str | None = None,
+    tf1: str | None = None,
+    model_garden: str | None = None,
     objects: str | None = None,
-    *,
     heads: str = "",
 ) -> Iterator[Entry]:
-    """The matrix and the bias of a dense layer."""
-    arrays = {"weight": ("kernel", (outputs, inputs)), "bias": ("bias", (outputs,))}
-    return _layer(part, name, arrays, keras, garden, objects, heads)
+    """The matrix and the bias of a dense layer.
+
+    Args:
+        part: the part of the layer.
+        name: name of the layer in a `Checkpoint`.
+        inputs: number of inputs, as in `Entry.shape`.
+        outputs: number of outputs, as in `Entry.shape`.
+        keras: path of attributes to the layer. `""`: the layer is the head itself.
+        tf1: name of the layer, as the next two; `None`: the format does not have it.
+        model_garden: name of the layer.
+        objects: path of attributes to the layer.
+        heads: as in `Entry`.
+    """
+    shapes = {"kernel": (outputs, inputs), "bias": (outputs,)}
+    for ours, theirs in (("weight", "kernel"), ("bias", "bias")):
+        yield Entry(
+            part,
+            f"{name}.{ours}",
+            shapes[theirs],
+            keras=_joined(keras, ".", theirs) or theirs,
+            tf1=_joined(tf1, "/", theirs),
+            model_garden=_joined(model_garden, "/", theirs),
+            objects=_joined(objects, ".", theirs),
+            is_matrix=theirs == "kernel",
+            heads=heads,
+        )
 
 
 def _layer_norm(
-    part: str, name: str, keras: str, garden: str | None = None, objects: str | None = None
+    part: str,
+    name: str,
+    *,
+    keras: str,
+    tf1: str | None = None,
+    model_garden: str | None = None,
+    objects: str | None = None,
 ) -> Iterator[Entry]:
-    """The scale and the offset of a layer normalization."""
-    arrays = {"weight": ("gamma", ("hidden_dim",)), "bias": ("beta", ("hidden_dim",))}
-    return _layer(part, name, arrays, keras, garden, objects)
+    """The scale and the offset of a layer normalization; the arguments are those of `_dense`."""
+    for ours, theirs in (("weight", "gamma"), ("bias", "beta")):
+        yield Entry(
+            part,
+            f"{name}.{ours}",
+            ("hidden_dim",),
+            keras=f"{keras}.{theirs}",
+            tf1=_joined(tf1, "/", theirs),
+            model_garden=_joined(model_garden, "/", theirs),
+            objects=_joined(objects, ".", theirs),
+        )
 
 
-def _embeddings(
-    name: str, size: str, keras: str, garden: str | None = None, objects: str | None = None
-) -> Entry:
-    """A table of the embeddings, with as many rows as an argument of the backbone says."""
-    google = name.replace(".", "/").removesuffix("/weight")
-    return Entry(ENCODER, name, (size, "hidden_dim"), keras, google, garden, objects)
+def _joined(layer: str | None, separator: str, array: str) -> str | None:
+    """Returns the name of an array of a layer; `None` if the layer has no name."""
+    return f"{layer}{separator}{array}" if layer else None
 
 
-def _resolver(tf1: str, shape: tuple[int | str, ...], keras: str) -> Entry:
-    """An array of the coreference resolver, which has the original's layout here as well."""
+def _resolver(tf1: str, *, shape: tuple[int | str, ...], keras: str) -> Entry:
+    """An array of the coreference resolver. A `Checkpoint` stores it in the original's layout."""
     return Entry(COREFERENCE, RESOLVER + tf1.replace("/", "."), shape, keras, tf1)
 
 
-def _linear(scope: str, inputs: int | str, outputs: int | str, keras: str) -> Iterator[Entry]:
-    """A linear layer of the resolver."""
-    yield _resolver(f"{scope}output_weights", (inputs, outputs), f"{keras}.kernel")
-    yield _resolver(f"{scope}output_bias", (outputs,), f"{keras}.bias")
+def _linear(scope: str, *, inputs: int | str, outputs: int | str, keras: str) -> Iterator[Entry]:
+    """The matrix and the bias of a linear layer of the resolver."""
+    yield _resolver(f"{scope}output_weights", shape=(inputs, outputs), keras=f"{keras}.kernel")
+    yield _resolver(f"{scope}output_bias", shape=(outputs,), keras=f"{keras}.bias")
 
 
-def _network(scope: str, inputs: str, keras: str) -> Iterator[Entry]:
-    """A scoring network of the resolver."""
-    yield _resolver(f"{scope}hidden_weights_0", (inputs, "ffnn_dim"), f"{keras}.hidden_kernel")
-    yield _resolver(f"{scope}hidden_bias_0", ("ffnn_dim",), f"{keras}.hidden_bias")
-    yield _resolver(f"{scope}output_weights", ("ffnn_dim", 1), f"{keras}.output_kernel")
-    yield _resolver(f"{scope}output_bias", (1,), f"{keras}.output_bias")
+def _network(scope: str, *, inputs: str, keras: str) -> Iterator[Entry]:
+    """The two layers of a scoring network of the resolver."""
+    for array, shape, variable in (
+        ("hidden_weights_0", (inputs, "ffnn_dim"), "hidden_kernel"),
+        ("hidden_bias_0", ("ffnn_dim",), "hidden_bias"),
+        ("output_weights", ("ffnn_dim", 1), "output_kernel"),
+        ("output_bias", (1,), "output_bias"),
+    ):
+        yield _resolver(f"{scope}{array}", shape=shape, keras=f"{keras}.{variable}")
 
 
 TOKEN_TABLE = "bert.embeddings.word_embeddings.weight"
@@ -200,122 +227,353 @@ MASKED_LM_BIAS = "cls.predictions.bias"
 POOLER_BIAS = "bert.pooler.dense.bias"
 RESOLVER = "coreference."  # before the names of the original's variables
 
-# Rows: our name and the shape; Keras; the Model Garden's name and its objects. Google's names are
-# ours with other separators, so that rows state them where they differ. The tables of SegaBERT's
-# positions (paragraph, sentence, token) have its authors' names. The resolver's variables are those
-# of mandarjoshi90/coref (`independent.py`, `util.py`).
-# fmt: off
+# `Entry` explains the columns. A row of `_dense` or `_layer_norm` names a layer. Its two arrays
+# have the layer's names, followed by `kernel` and `bias`, or `gamma` and `beta`. The tables
+# of SegaBERT's positions (paragraph, sentence, token) have its authors' names. The names of the
+# resolver are those of mandarjoshi90/coref (`independent.py`, `util.py`).
 TABLE: tuple[Entry, ...] = (
-    _embeddings(TOKEN_TABLE, "vocabulary_size", "token_embedding.embeddings",
-        "word_embeddings/embeddings", "_embedding_layer.embeddings"),
-    _embeddings(POSITION_TABLES["max_sequence_length"], "max_sequence_length",
-        "position_embedding.position_embeddings",
-        "position_embedding/embeddings", "_position_embedding_layer._position_embeddings"),
-    _embeddings(POSITION_TABLES["num_paragraphs"], "num_paragraphs",
-        "segment_aware_embedding.tables.paragraph_indices.embeddings"),
-    _embeddings(POSITION_TABLES["num_sentences"], "num_sentences",
-        "segment_aware_embedding.tables.sentence_indices.embeddings"),
-    _embeddings(POSITION_TABLES["max_sentence_length"], "max_sentence_length",
-        "segment_aware_embedding.tables.token_indices.embeddings"),
-    *_layer_norm(ENCODER, "bert.embeddings.LayerNorm",
-        "embeddings_layer_norm",
-        "embeddings/layer_norm", "_embedding_norm_layer"),
-    _embeddings(SEGMENT_TABLE, "num_segments", "segment_embedding.embeddings",
-        "type_embeddings/embeddings", "_type_embedding_layer.embeddings"),
-    *_dense(ENCODER, "bert.encoder.layer.{}.attention.self.query", "hidden_dim", "hidden_dim",
-        "transformer_layers.{}._self_attention_layer._query_dense",
-        "transformer/layer_{}/self_attention/query",
-        "_transformer_layers.{}._attention_layer._query_dense", heads=HEADS_OF_OUTPUTS),
-    *_dense(ENCODER, "bert.encoder.layer.{}.attention.self.key", "hidden_dim", "hidden_dim",
-        "transformer_layers.{}._self_attention_layer._key_dense",
-        "transformer/layer_{}/self_attention/key",
-        "_transformer_layers.{}._attention_layer._key_dense", heads=HEADS_OF_OUTPUTS),
-    *_dense(ENCODER, "bert.encoder.layer.{}.attention.self.value", "hidden_dim", "hidden_dim",
-        "transformer_layers.{}._self_attention_layer._value_dense",
-        "transformer/layer_{}/self_attention/value",
-        "_transformer_layers.{}._attention_layer._value_dense", heads=HEADS_OF_OUTPUTS),
-    *_dense(ENCODER, "bert.encoder.layer.{}.attention.output.dense", "hidden_dim", "hidden_dim",
-        "transformer_layers.{}._self_attention_layer._output_dense",
-        "transformer/layer_{}/self_attention/attention_output",
-        "_transformer_layers.{}._attention_layer._output_dense", heads=HEADS_OF_INPUTS),
-    *_layer_norm(ENCODER, "bert.encoder.layer.{}.attention.output.LayerNorm",
-        "transformer_layers.{}._self_attention_layer_norm",
-        "transformer/layer_{}/self_attention_layer_norm",
-        "_transformer_layers.{}._attention_layer_norm"),
-    *_dense(ENCODER, "bert.encoder.layer.{}.intermediate.dense", "hidden_dim", "intermediate_dim",
-        "transformer_layers.{}._feedforward_intermediate_dense",
-        "transformer/layer_{}/intermediate", "_transformer_layers.{}._intermediate_dense"),
-    *_dense(ENCODER, "bert.encoder.layer.{}.output.dense", "intermediate_dim", "hidden_dim",
-        "transformer_layers.{}._feedforward_output_dense",
-        "transformer/layer_{}/output", "_transformer_layers.{}._output_dense"),
-    *_layer_norm(ENCODER, "bert.encoder.layer.{}.output.LayerNorm",
-        "transformer_layers.{}._feedforward_layer_norm",
-        "transformer/layer_{}/output_layer_norm", "_transformer_layers.{}._output_layer_norm"),
-    *_dense(POOLER, "bert.pooler.dense", "hidden_dim", "hidden_dim",
-        "pooled_dense",
-        "pooler_transform", "_pooler_layer"),
-    *_dense(MASKED_LM_HEAD, "cls.predictions.transform.dense", "hidden_dim", "hidden_dim",
-        "_intermediate_dense",
-        "cls/predictions/transform/dense"),
-    *_layer_norm(MASKED_LM_HEAD, "cls.predictions.transform.LayerNorm",
-        "_intermediate_layer_norm",
-        "cls/predictions/transform/LayerNorm"),
-    Entry(MASKED_LM_HEAD, MASKED_LM_BIAS, ("vocabulary_size",),
-        "_bias", "cls/predictions/output_bias", "cls/predictions/output_bias/bias"),
-    Entry(SPAN_BOUNDARY_HEAD, SPAN_POSITIONS, ("max_span_targets", "span_position_dim"),
-        "position_embedding.embeddings"),
-    *_dense(SPAN_BOUNDARY_HEAD, "cls.pair_target_predictions.mlp_layer_norm.linear1",
-        "boundary_dim", "hidden_dim", "dense_layers.0"),
-    *_layer_norm(SPAN_BOUNDARY_HEAD, "cls.pair_target_predictions.mlp_layer_norm.layer_norm1",
-        "layer_norms.0"),
-    *_dense(SPAN_BOUNDARY_HEAD, "cls.pair_target_predictions.mlp_layer_norm.linear2",
-        "hidden_dim", "hidden_dim", "dense_layers.1"),
-    *_layer_norm(SPAN_BOUNDARY_HEAD, "cls.pair_target_predictions.mlp_layer_norm.layer_norm2",
-        "layer_norms.1"),
-    Entry(SPAN_BOUNDARY_HEAD, "cls.pair_target_predictions.bias", ("vocabulary_size",), "bias"),
-    Entry(NEXT_SENTENCE_HEAD, "cls.seq_relationship.weight", (2, "hidden_dim"),
-        "kernel", "cls/seq_relationship/output_weights", "next_sentence/logits/kernel",
-        is_matrix=True),
-    Entry(NEXT_SENTENCE_HEAD, "cls.seq_relationship.bias", (2,),
-        "bias", "cls/seq_relationship/output_bias", "next_sentence/logits/bias"),
-    Entry(SPAN_CLASSIFIERS, "qa_outputs.weight", (2, "hidden_dim"),
-        "kernel", "cls/squad/output_weights", is_matrix=True),
-    Entry(SPAN_CLASSIFIERS, "qa_outputs.bias", (2,), "bias", "cls/squad/output_bias"),
-    *_dense(TEXT_CLASSIFIER, TEXT_CLASSIFIER, "hidden_dim", "num_text_classes"),
-    *_dense(TOKEN_CLASSIFIER, TOKEN_CLASSIFIER, "hidden_dim", "num_token_classes"),
-    _resolver("span_width_embeddings", ("max_span_width", "feature_dim"),
-        "mention_scorer.width_embeddings"),
-    _resolver("span_width_prior_embeddings", ("max_span_width", "feature_dim"),
-        "mention_scorer.width_prior_embeddings"),
-    _resolver("genre_embeddings", ("num_genres", "feature_dim"),
-        "antecedent_scorer.genre_embeddings"),
-    _resolver("antecedent_distance_emb", (10, "feature_dim"),
-        "antecedent_scorer.prior_distance_embeddings"),
-    _resolver("coref_layer/same_speaker_emb", (2, "feature_dim"),
-        "antecedent_scorer.speaker_embeddings"),
-    _resolver("coref_layer/antecedent_distance_emb", (10, "feature_dim"),
-        "antecedent_scorer.distance_embeddings"),
-    _resolver("coref_layer/segment_distance/segment_distance_embeddings",
-        ("max_segments", "feature_dim"), "antecedent_scorer.segment_embeddings"),
-    *_network("mention_scores/", "span_dim", "mention_scorer.mention_network"),
-    *_network("width_scores/", "feature_dim", "mention_scorer.width_network"),
-    *_network("coref_layer/slow_antecedent_scores/", "pair_dim", "antecedent_scorer.pair_network"),
-    *_linear("", "feature_dim", 1, "antecedent_scorer.prior_distance_scores"),
-    *_linear("mention_word_attn/", "hidden_dim", 1, "mention_scorer.head_attention"),
-    *_linear("src_projection/", "span_dim", "span_dim", "antecedent_scorer.source_projection"),
-    *_linear("coref_layer/f/", "gate_dim", "span_dim", "antecedent_scorer.gate"),
+    Entry(
+        ENCODER,
+        TOKEN_TABLE,
+        shape=("vocabulary_size", "hidden_dim"),
+        keras="token_embedding.embeddings",
+        tf1="bert/embeddings/word_embeddings",
+        model_garden="word_embeddings/embeddings",
+        objects="_embedding_layer.embeddings",
+    ),
+    Entry(
+        ENCODER,
+        POSITION_TABLES["max_sequence_length"],
+        shape=("max_sequence_length", "hidden_dim"),
+        keras="position_embedding.position_embeddings",
+        tf1="bert/embeddings/position_embeddings",
+        model_garden="position_embedding/embeddings",
+        objects="_position_embedding_layer._position_embeddings",
+    ),
+    Entry(
+        ENCODER,
+        POSITION_TABLES["num_paragraphs"],
+        shape=("num_paragraphs", "hidden_dim"),
+        keras="segment_aware_embedding.tables.paragraph_indices.embeddings",
+        tf1="bert/embeddings/para_position_embeddings",
+    ),
+    Entry(
+        ENCODER,
+        POSITION_TABLES["num_sentences"],
+        shape=("num_sentences", "hidden_dim"),
+        keras="segment_aware_embedding.tables.sentence_indices.embeddings",
+        tf1="bert/embeddings/sent_position_embeddings",
+    ),
+    Entry(
+        ENCODER,
+        POSITION_TABLES["max_sentence_length"],
+        shape=("max_sentence_length", "hidden_dim"),
+        keras="segment_aware_embedding.tables.token_indices.embeddings",
+        tf1="bert/embeddings/token_position_embeddings",
+    ),
+    *_layer_norm(
+        ENCODER,
+        "bert.embeddings.LayerNorm",
+        keras="embeddings_layer_norm",
+        tf1="bert/embeddings/LayerNorm",
+        model_garden="embeddings/layer_norm",
+        objects="_embedding_norm_layer",
+    ),
+    Entry(
+        ENCODER,
+        SEGMENT_TABLE,
+        shape=("num_segments", "hidden_dim"),
+        keras="segment_embedding.embeddings",
+        tf1="bert/embeddings/token_type_embeddings",
+        model_garden="type_embeddings/embeddings",
+        objects="_type_embedding_layer.embeddings",
+    ),
+    *_dense(
+        ENCODER,
+        "bert.encoder.layer.{}.attention.self.query",
+        inputs="hidden_dim",
+        outputs="hidden_dim",
+        keras="transformer_layers.{}._self_attention_layer._query_dense",
+        tf1="bert/encoder/layer_{}/attention/self/query",
+        model_garden="transformer/layer_{}/self_attention/query",
+        objects="_transformer_layers.{}._attention_layer._query_dense",
+        heads=SPLIT_OUTPUTS,
+    ),
+    *_dense(
+        ENCODER,
+        "bert.encoder.layer.{}.attention.self.key",
+        inputs="hidden_dim",
+        outputs="hidden_dim",
+        keras="transformer_layers.{}._self_attention_layer._key_dense",
+        tf1="bert/encoder/layer_{}/attention/self/key",
+        model_garden="transformer/layer_{}/self_attention/key",
+        objects="_transformer_layers.{}._attention_layer._key_dense",
+        heads=SPLIT_OUTPUTS,
+    ),
+    *_dense(
+        ENCODER,
+        "bert.encoder.layer.{}.attention.self.value",
+        inputs="hidden_dim",
+        outputs="hidden_dim",
+        keras="transformer_layers.{}._self_attention_layer._value_dense",
+        tf1="bert/encoder/layer_{}/attention/self/value",
+        model_garden="transformer/layer_{}/self_attention/value",
+        objects="_transformer_layers.{}._attention_layer._value_dense",
+        heads=SPLIT_OUTPUTS,
+    ),
+    *_dense(
+        ENCODER,
+        "bert.encoder.layer.{}.attention.output.dense",
+        inputs="hidden_dim",
+        outputs="hidden_dim",
+        keras="transformer_layers.{}._self_attention_layer._output_dense",
+        tf1="bert/encoder/layer_{}/attention/output/dense",
+        model_garden="transformer/layer_{}/self_attention/attention_output",
+        objects="_transformer_layers.{}._attention_layer._output_dense",
+        heads=SPLIT_INPUTS,
+    ),
+    *_layer_norm(
+        ENCODER,
+        "bert.encoder.layer.{}.attention.output.LayerNorm",
+        keras="transformer_layers.{}._self_attention_layer_norm",
+        tf1="bert/encoder/layer_{}/attention/output/LayerNorm",
+        model_garden="transformer/layer_{}/self_attention_layer_norm",
+        objects="_transformer_layers.{}._attention_layer_norm",
+    ),
+    *_dense(
+        ENCODER,
+        "bert.encoder.layer.{}.intermediate.dense",
+        inputs="hidden_dim",
+        outputs="intermediate_dim",
+        keras="transformer_layers.{}._feedforward_intermediate_dense",
+        tf1="bert/encoder/layer_{}/intermediate/dense",
+        model_garden="transformer/layer_{}/intermediate",
+        objects="_transformer_layers.{}._intermediate_dense",
+    ),
+    *_dense(
+        ENCODER,
+        "bert.encoder.layer.{}.output.dense",
+        inputs="intermediate_dim",
+        outputs="hidden_dim",
+        keras="transformer_layers.{}._feedforward_output_dense",
+        tf1="bert/encoder/layer_{}/output/dense",
+        model_garden="transformer/layer_{}/output",
+        objects="_transformer_layers.{}._output_dense",
+    ),
+    *_layer_norm(
+        ENCODER,
+        "bert.encoder.layer.{}.output.LayerNorm",
+        keras="transformer_layers.{}._feedforward_layer_norm",
+        tf1="bert/encoder/layer_{}/output/LayerNorm",
+        model_garden="transformer/layer_{}/output_layer_norm",
+        objects="_transformer_layers.{}._output_layer_norm",
+    ),
+    *_dense(
+        POOLER,
+        "bert.pooler.dense",
+        inputs="hidden_dim",
+        outputs="hidden_dim",
+        keras="pooled_dense",
+        tf1="bert/pooler/dense",
+        model_garden="pooler_transform",
+        objects="_pooler_layer",
+    ),
+    *_dense(
+        MASKED_LM_HEAD,
+        "cls.predictions.transform.dense",
+        inputs="hidden_dim",
+        outputs="hidden_dim",
+        keras="_intermediate_dense",
+        tf1="cls/predictions/transform/dense",
+        model_garden="cls/predictions/transform/dense",
+    ),
+    *_layer_norm(
+        MASKED_LM_HEAD,
+        "cls.predictions.transform.LayerNorm",
+        keras="_intermediate_layer_norm",
+        tf1="cls/predictions/transform/LayerNorm",
+        model_garden="cls/predictions/transform/LayerNorm",
+    ),
+    Entry(
+        MASKED_LM_HEAD,
+        MASKED_LM_BIAS,
+        shape=("vocabulary_size",),
+        keras="_bias",
+        tf1="cls/predictions/output_bias",
+        model_garden="cls/predictions/output_bias/bias",
+    ),
+    Entry(
+        SPAN_BOUNDARY_HEAD,
+        SPAN_POSITIONS,
+        shape=("max_span_targets", "span_position_dim"),
+        keras="position_embedding.embeddings",
+    ),
+    *_dense(
+        SPAN_BOUNDARY_HEAD,
+        "cls.pair_target_predictions.mlp_layer_norm.linear1",
+        inputs="boundary_dim",
+        outputs="hidden_dim",
+        keras="dense_layers.0",
+    ),
+    *_layer_norm(
+        SPAN_BOUNDARY_HEAD,
+        "cls.pair_target_predictions.mlp_layer_norm.layer_norm1",
+        keras="layer_norms.0",
+    ),
+    *_dense(
+        SPAN_BOUNDARY_HEAD,
+        "cls.pair_target_predictions.mlp_layer_norm.linear2",
+        inputs="hidden_dim",
+        outputs="hidden_dim",
+        keras="dense_layers.1",
+    ),
+    *_layer_norm(
+        SPAN_BOUNDARY_HEAD,
+        "cls.pair_target_predictions.mlp_layer_norm.layer_norm2",
+        keras="layer_norms.1",
+    ),
+    Entry(
+        SPAN_BOUNDARY_HEAD,
+        "cls.pair_target_predictions.bias",
+        shape=("vocabulary_size",),
+        keras="bias",
+    ),
+    Entry(
+        NEXT_SENTENCE_HEAD,
+        "cls.seq_relationship.weight",
+        shape=(2, "hidden_dim"),
+        keras="kernel",
+        tf1="cls/seq_relationship/output_weights",
+        model_garden="next_sentence/logits/kernel",
+        is_matrix=True,
+    ),
+    Entry(
+        NEXT_SENTENCE_HEAD,
+        "cls.seq_relationship.bias",
+        shape=(2,),
+        keras="bias",
+        tf1="cls/seq_relationship/output_bias",
+        model_garden="next_sentence/logits/bias",
+    ),
+    Entry(
+        SPAN_CLASSIFIERS,
+        "qa_outputs.weight",
+        shape=(2, "hidden_dim"),
+        keras="kernel",
+        tf1="cls/squad/output_weights",
+        is_matrix=True,
+    ),
+    Entry(
+        SPAN_CLASSIFIERS,
+        "qa_outputs.bias",
+        shape=(2,),
+        keras="bias",
+        tf1="cls/squad/output_bias",
+    ),
+    *_dense(
+        TEXT_CLASSIFIER,
+        TEXT_CLASSIFIER,
+        inputs="hidden_dim",
+        outputs="num_text_classes",
+    ),
+    *_dense(
+        TOKEN_CLASSIFIER,
+        TOKEN_CLASSIFIER,
+        inputs="hidden_dim",
+        outputs="num_token_classes",
+    ),
+    _resolver(
+        "span_width_embeddings",
+        shape=("max_span_width", "feature_dim"),
+        keras="mention_scorer.width_embeddings",
+    ),
+    _resolver(
+        "span_width_prior_embeddings",
+        shape=("max_span_width", "feature_dim"),
+        keras="mention_scorer.width_prior_embeddings",
+    ),
+    _resolver(
+        "genre_embeddings",
+        shape=("num_genres", "feature_dim"),
+        keras="antecedent_scorer.genre_embeddings",
+    ),
+    _resolver(
+        "antecedent_distance_emb",
+        shape=(10, "feature_dim"),
+        keras="antecedent_scorer.prior_distance_embeddings",
+    ),
+    _resolver(
+        "coref_layer/same_speaker_emb",
+        shape=(2, "feature_dim"),
+        keras="antecedent_scorer.speaker_embeddings",
+    ),
+    _resolver(
+        "coref_layer/antecedent_distance_emb",
+        shape=(10, "feature_dim"),
+        keras="antecedent_scorer.distance_embeddings",
+    ),
+    _resolver(
+        "coref_layer/segment_distance/segment_distance_embeddings",
+        shape=("max_segments", "feature_dim"),
+        keras="antecedent_scorer.segment_embeddings",
+    ),
+    *_network(
+        "mention_scores/",
+        inputs="span_dim",
+        keras="mention_scorer.mention_network",
+    ),
+    *_network(
+        "width_scores/",
+        inputs="feature_dim",
+        keras="mention_scorer.width_network",
+    ),
+    *_network(
+        "coref_layer/slow_antecedent_scores/",
+        inputs="pair_dim",
+        keras="antecedent_scorer.pair_network",
+    ),
+    *_linear(
+        "",
+        inputs="feature_dim",
+        outputs=1,
+        keras="antecedent_scorer.prior_distance_scores",
+    ),
+    *_linear(
+        "mention_word_attn/",
+        inputs="hidden_dim",
+        outputs=1,
+        keras="mention_scorer.head_attention",
+    ),
+    *_linear(
+        "src_projection/",
+        inputs="span_dim",
+        outputs="span_dim",
+        keras="antecedent_scorer.source_projection",
+    ),
+    *_linear(
+        "coref_layer/f/",
+        inputs="gate_dim",
+        outputs="span_dim",
+        keras="antecedent_scorer.gate",
+    ),
 )
-# A pre-trainer of the Model Garden holds the pooler that was trained in its next-sentence head, and
-# the encoder's own beside it, which is not read.
+# A pre-trainer of the Model Garden has two poolers: the one that was trained in its next-sentence
+# head, and the encoder's own. The encoder's own is not read if both are there.
 HEAD_POOLER = tuple(
-    _dense(POOLER, "bert.pooler.dense", "hidden_dim", "hidden_dim",
-        "pooled_dense", "next_sentence/pooler_dense")
+    _dense(
+        POOLER,
+        "bert.pooler.dense",
+        inputs="hidden_dim",
+        outputs="hidden_dim",
+        keras="pooled_dense",
+        tf1="bert/pooler/dense",
+        model_garden="next_sentence/pooler_dense",
+    )
 )
-# fmt: on
 
 
 def entries_of(part: str, num_layers: int) -> Iterator[Entry]:
-    """The entries of a part, one encoder layer after another; every `{}` is filled in."""
+    """Yields the entries of a part: first the single arrays, then those of each encoder layer."""
     entries = [entry for entry in TABLE if entry.part == part]
     for entry in entries:
         if "{}" not in entry.name:
@@ -327,33 +585,35 @@ def entries_of(part: str, num_layers: int) -> Iterator[Entry]:
 
 
 def parts_of(column: str) -> list[str]:
-    """The parts that another format has a place for: those whose arrays have that column."""
-    return [
-        part
-        for part in PARTS
-        if any(entry.part == part and getattr(entry, column) is not None for entry in TABLE)
-    ]
+    """Returns the parts that a format can store: those with a name in its column of the table."""
+    named = {entry.part for entry in TABLE if getattr(entry, column) is not None}
+    return [part for part in PARTS if part in named]
 
 
-def find_entry(theirs: str, column: str) -> Entry | None:
-    """The entry of an array by its name in another format; `None`: the table does not have it.
+def find_entry(name: str, column: str) -> Entry | None:
+    """Finds the entry of an array by its name in another format.
 
     Args:
-        theirs: name of the array in a checkpoint of that format.
+        name: name of the array in a checkpoint of that format.
         column: `"tf1"` or `"model_garden"`.
+
+    Returns:
+        The entry, for an encoder layer with its number; `None` if the table does not have the name.
     """
     for pattern, entry in _patterns(column):
-        if found := pattern.fullmatch(theirs):
+        found = pattern.fullmatch(name)
+        if found:
             return entry.of_layer(found.group("layer")) if "{}" in entry.name else entry
     return None
 
 
 @functools.cache
-def _patterns(column: str) -> list[tuple[re.Pattern, Entry]]:
+def _patterns(column: str) -> list[tuple[re.Pattern[str], Entry]]:
+    """Returns a regular expression for each name of a column, with its entry."""
     patterns = []
     for entry in (*TABLE, *HEAD_POOLER):
-        theirs = getattr(entry, column)
-        if theirs is not None:
-            name = re.escape(theirs).replace(r"\{\}", r"(?P<layer>\d+)")
-            patterns.append((re.compile(_PREFIXES[column] + name), entry))
+        name = getattr(entry, column)
+        if name is not None:
+            escaped = re.escape(name).replace(r"\{\}", r"(?P<layer>\d+)")
+            patterns.append((re.compile(_PREFIXES[column] + escaped), entry))
     return patterns

@@ -1,4 +1,4 @@
-"""Which Keras variable holds which array of a `Checkpoint`."""
+"""Finds the Keras variable of each array of a `Checkpoint`, and copies the values."""
 
 from collections.abc import Mapping
 from typing import Any, NamedTuple
@@ -12,11 +12,11 @@ from spanbert_tf.conversion.names import ENCODER, Entry, entries_of
 
 
 class Parameter(NamedTuple):
-    """One variable.
+    """A variable of a Keras model, and its entry in the table of arrays.
 
     Attributes:
-        entry: the array that it holds.
-        variable: variable of a Keras model.
+        entry: the entry.
+        variable: the variable.
     """
 
     entry: Entry
@@ -24,39 +24,39 @@ class Parameter(NamedTuple):
 
     @property
     def name(self) -> str:
-        """The name of the array in a `Checkpoint`."""
+        """Name of the array in a `Checkpoint`."""
         return self.entry.name
 
     def assign(self, array: np.ndarray | LazyArray) -> None:
-        """Gives the variable the values of an array of a `Checkpoint`."""
+        """Copies an array of a `Checkpoint` to the variable."""
         values = np.asarray(array)
         if self.entry.is_matrix:
             values = values.T
         self.variable.assign(values.reshape(self.variable.shape))
 
     def to_array(self) -> np.ndarray:
-        """The variable's values as float32, in the layout of a `Checkpoint`."""
+        """Returns the variable's values as float32, in the layout of a `Checkpoint`."""
         values = np.asarray(keras.ops.convert_to_numpy(self.variable), "float32")
         values = values.reshape(self.entry.joined_shape(values.shape))
         return np.ascontiguousarray(values.T) if self.entry.is_matrix else values
 
     def lazy(self) -> LazyArray:
-        """What `to_array` returns, when it is asked for."""
+        """Returns the result of `to_array` as an array that is computed when it is used."""
         shape = self.entry.joined_shape(tuple(self.variable.shape))
         return LazyArray(shape[::-1] if self.entry.is_matrix else shape, self.to_array)
 
 
 def part_parameters(part: str, holder: keras.layers.Layer, num_layers: int = 0) -> list[Parameter]:
-    """The variables of a part of a model.
+    """Returns the parameters of a part of a model.
 
     Args:
         part: one of `names.PARTS`.
-        holder: the backbone, of the encoder and the pooler, or the layer that is the head.
-        num_layers: layers of the encoder.
+        holder: the backbone for the encoder and the pooler, the layer of the head for a head.
+        num_layers: number of encoder layers.
 
     Returns:
-        The variables that the model has: an encoder has not all tables of positions, and a resolver
-        of depth 1 has no gate.
+        The parameters that the model has. An encoder does not have every table of positions, and a
+        resolver of depth 1 has no gate.
     """
     parameters = []
     for entry in entries_of(part, num_layers):
@@ -67,7 +67,7 @@ def part_parameters(part: str, holder: keras.layers.Layer, num_layers: int = 0) 
 
 
 def _find_variable(holder: Any, path: str) -> keras.Variable | None:
-    """What lies at the end of a path of attributes, indices and keys."""
+    """Follows a path of attributes, indices and keys; returns `None` if a step is missing."""
     for step in path.split("."):
         if isinstance(holder, Mapping):
             holder = holder.get(step)
@@ -79,17 +79,26 @@ def _find_variable(holder: Any, path: str) -> keras.Variable | None:
 
 
 def encoder_parameters(backbone: keras_hub.models.Backbone) -> list[Parameter]:
-    """The parameters of a `SpanBertBackbone` or KerasHub's `BertBackbone`, without the pooler."""
+    """Returns the parameters of a BERT encoder without its pooler.
+
+    Args:
+        backbone: a `SpanBertBackbone` or KerasHub's `BertBackbone`.
+    """
     return part_parameters(ENCODER, backbone, backbone.num_layers)
 
 
 def assign_part(part: str, holder: keras.layers.Layer, checkpoint: Checkpoint) -> None:
-    """Gives the variables of a part the arrays of a checkpoint; `holder` as in `part_parameters`.
+    """Copies the arrays of a part of a checkpoint to the variables of a model.
+
+    Args:
+        part: one of `names.PARTS`.
+        holder: as for `part_parameters`.
+        checkpoint: the checkpoint.
 
     Raises:
-        KeyError: the checkpoint's part has an array that the model has no variable for.
+        KeyError: the model has no variable for an array of the part.
     """
-    parameters = part_parameters(part, holder, int(checkpoint.sizes["num_layers"]))
+    parameters = part_parameters(part, holder, checkpoint.sizes["num_layers"])
     variables = {parameter.name: parameter for parameter in parameters}
     for name in checkpoint.parts()[part]:
         variables[name].assign(checkpoint.arrays[name])

@@ -1,4 +1,4 @@
-"""Tensors from checkpoints of TensorFlow 1 and 2."""
+"""Reads tensors from checkpoints of TensorFlow 1 and 2."""
 
 import contextlib
 import glob
@@ -13,23 +13,23 @@ from spanbert_tf.conversion.checkpoint import Array, LazyArray, check_floats, tr
 from spanbert_tf.conversion.names import Entry
 from spanbert_tf.errors import BadInputError, reason
 
-OBJECT_GRAPH = "_CHECKPOINTABLE_OBJECT_GRAPH"  # what checkpoints of TensorFlow 2 hold beside arrays
+OBJECT_GRAPH = "_CHECKPOINTABLE_OBJECT_GRAPH"  # a tensor that only TensorFlow 2 writes
 
 
 class TensorFile:
-    """A checkpoint of TensorFlow; its tensors are read one by one.
+    """A checkpoint of TensorFlow, whose tensors are read one by one.
 
     Args:
-        prefix: path of its files without `.index`.
+        prefix: path of the checkpoint's files without `.index`.
         path: the user's name for the directory.
 
     Attributes:
-        where: what to call it in errors.
+        where: name of the checkpoint in errors.
         shapes: name → shape of each tensor.
         dtypes: name → `tf.DType` of each tensor.
 
     Raises:
-        BadInputError: it is damaged, or its data files lack what the index tells of.
+        BadInputError: the checkpoint is damaged, or its data files are shorter than the index says.
     """
 
     def __init__(self, prefix: str, path: str) -> None:
@@ -41,11 +41,16 @@ class TensorFile:
         self._refuse_absurd_sizes(prefix)
 
     def _refuse_absurd_sizes(self, prefix: str) -> None:
-        """Compares sizes first: tensors lie side by side, uncompressed, in the data files."""
+        """Raises `BadInputError` if the index states more bytes of tensors than the files have.
+
+        A damaged index could otherwise make TensorFlow allocate any amount of memory. The data
+        files contain the tensors uncompressed, one after another.
+        """
         stated = 0
         for name, shape in self.shapes.items():
             dtype = self.dtypes[name]
-            stated += math.prod(shape) * (1 if dtype == tf.string else dtype.size)
+            smallest_size = 1 if dtype == tf.string else dtype.size
+            stated += math.prod(shape) * smallest_size
         held = sum(os.path.getsize(file) for file in glob.glob(f"{glob.escape(prefix)}.data-*"))
         if stated > held:
             raise BadInputError(
@@ -54,17 +59,21 @@ class TensorFile:
             )
 
     def tensor(self, name: str) -> np.ndarray:
-        """The values of a tensor, whatever its type."""
+        """Returns the values of a tensor of any dtype."""
         with named_damage(self.where):
             return self._reader.get_tensor(name)
 
     def array(self, name: str, entry: Entry | None = None, theirs: str = "") -> Array:
-        """The values of a tensor of weights, read when they are asked for.
+        """Returns a tensor of weights as an array that is read when it is used.
 
         Args:
-            name: of the tensor.
-            entry: the array of a `Checkpoint` that it is, in whose layout it is returned.
-            theirs: the name in the format's column of the table of arrays.
+            name: name of the tensor.
+            entry: its entry in the table of arrays. The result has the layout of a `Checkpoint`.
+                `None`: the layout is not changed.
+            theirs: name of the entry in this format.
+
+        Raises:
+            BadInputError: when the array is read, and is damaged or not of floating-point numbers.
         """
         shape = tuple(self.shapes[name])
         if entry is not None:
@@ -81,7 +90,7 @@ class TensorFile:
 
 @contextlib.contextmanager
 def named_damage(where: str) -> Iterator[None]:
-    """What TensorFlow says of a damaged checkpoint, as `BadInputError`."""
+    """Raises TensorFlow's errors for a damaged checkpoint as `BadInputError`."""
     try:
         yield
     except (tf.errors.OpError, RuntimeError, ValueError, IndexError) as error:

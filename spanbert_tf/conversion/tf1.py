@@ -1,6 +1,6 @@
 """Google's BERT checkpoints for TensorFlow 1: `bert_model.ckpt` and `bert_config.json`.
 
-The original SpanBERT code's coreference resolvers have that form, too.
+The coreference resolvers of the original SpanBERT code have the same form.
 """
 
 import contextlib
@@ -34,7 +34,7 @@ TF1_KIND = OutputKind(
     "a checkpoint of TensorFlow 1", "bert_config.json", ("bert_model.ckpt.*", "vocab.txt")
 )
 _PREFIX = "bert_model.ckpt"
-_INDEX = re.compile(r"\.ckpt(-\d+)?\.index$")  # of a run with its step
+_INDEX = re.compile(r"\.ckpt(-\d+)?\.index$")  # the step of a run may be part of the name
 _OPTIMIZER = re.compile(r"(/adam_[mv]|/Adam(_1)?|^global_step|beta[12]_power)$")
 
 
@@ -42,7 +42,7 @@ _OPTIMIZER = re.compile(r"(/adam_[mv]|/Adam(_1)?|^global_step|beta[12]_power)$")
 def read_tf1(
     path: str, vocabulary: str | None, lowercase: bool | None, strip_accents: bool | None = None
 ) -> Iterator[Checkpoint]:
-    """Reads a directory, or an archive of one; the optimizer's variables are left out."""
+    """Opens a directory or an archive of one. Variables of the optimizer are skipped."""
     with opened_source(path) as directory:
         sizes = read_sizes(directory, path)
         pieces = find_vocabulary(directory, path, vocabulary)
@@ -52,6 +52,7 @@ def read_tf1(
 
 
 def _read_arrays(directory: str, path: str) -> dict[str, Array]:
+    """Returns the arrays of the only checkpoint in a directory; `path` is the name for errors."""
     indices = sorted(filter(_INDEX.search, os.listdir(directory)))
     if len(indices) != 1:
         raise BadInputError(
@@ -62,7 +63,7 @@ def _read_arrays(directory: str, path: str) -> dict[str, Array]:
         raise BadInputError(
             f"{file.where}: is a checkpoint of TensorFlow 2; give --from model_garden"
         )
-    # Other classifiers have `output_weights`, too.
+    # The table's names of the resolver, such as `output_weights`, also occur in classifiers.
     is_resolver = any("span_width_embeddings" in name for name in file.shapes)
     arrays: dict[str, Array] = {}
     for name in file.shapes:
@@ -70,14 +71,22 @@ def _read_arrays(directory: str, path: str) -> dict[str, Array]:
             continue
         entry = find_entry(name, "tf1")
         if entry is None or (entry.part == COREFERENCE and not is_resolver):
-            arrays[name.replace("/", ".")] = file.array(name)  # no part has it
+            arrays[name.replace("/", ".")] = file.array(name)  # belongs to no part
         else:
             arrays[entry.name] = file.array(name, entry, name)
     return arrays
 
 
 def write_tf1(checkpoint: Checkpoint, directory: str, *, overwrite: bool = False) -> list[str]:
-    """Writes `bert_model.ckpt`, `bert_config.json` and `vocab.txt`."""
+    """Writes `bert_model.ckpt`, `bert_config.json` and `vocab.txt`.
+
+    Returns:
+        The parts of the checkpoint that the format has no place for.
+
+    Raises:
+        BadInputError: the directory exists or cannot be written.
+        MismatchError: Google's code cannot compute the model.
+    """
     check_epsilon(checkpoint, "Google's code")
     check_absolute(checkpoint, "Google's code")
     _check_resolver(checkpoint)
@@ -86,7 +95,8 @@ def write_tf1(checkpoint: Checkpoint, directory: str, *, overwrite: bool = False
     values = {}
     for entry in checkpoint.entries(found):
         array = checkpoint.arrays[entry.name]
-        values[entry.tf1] = transposed(array) if entry.is_transposed(entry.tf1) else array
+        name = entry.name_in("tf1")
+        values[name] = transposed(array) if entry.is_transposed(name) else array
 
     with Output(directory, TF1_KIND, overwrite=overwrite).written() as unfinished:
         with os_errors():
@@ -94,23 +104,27 @@ def write_tf1(checkpoint: Checkpoint, directory: str, *, overwrite: bool = False
                 prefix=os.path.join(unfinished, _PREFIX),
                 tensor_names=list(values),
                 shape_and_slices=[""] * len(values),
-                tensors=list(map(_tensor, values.values())),
+                tensors=[_tensor(value) for value in values.values()],
             )
         write_google_config(unfinished, checkpoint)
     return [part for part in checkpoint.found_parts() if part not in found]
 
 
 def _tensor(value: Array) -> tf.Tensor:
-    """The values once: a tensor that is made of an array holds them twice, its copy does not."""
+    """Returns a tensor of the values.
+
+    A tensor that was made from a NumPy array keeps the array in memory; its copy does not.
+    """
     return tf.identity(tf.convert_to_tensor(np.asarray(value)))
 
 
 def _check_resolver(checkpoint: Checkpoint) -> None:
+    """Raises `MismatchError` for a coreference resolver of which only some arrays are there."""
     entries = checkpoint.entries([COREFERENCE])
     missing = [entry.tf1 for entry in entries if entry.name not in checkpoint.arrays]
     if missing and len(missing) < len(entries):
         raise MismatchError(
-            f"{checkpoint.path}: its resolver lacks {missing[0]}, which the "
-            "original's checkpoints have; one of depth 1 has no gate (coref_layer/f): train one of "
+            f"{checkpoint.path}: its resolver lacks {missing[0]}, which the original code's "
+            "checkpoints have. A resolver of depth 1 has no gate (coref_layer/f): train one of "
             "depth 2"
         )

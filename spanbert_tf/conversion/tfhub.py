@@ -1,7 +1,7 @@
 """Encoders of TensorFlow Hub, as the Model Garden's `export_tfhub_lib` writes them.
 
-Such a SavedModel holds a checkpoint of the Model Garden's encoder. The checkpoint is read; nothing
-of the SavedModel is run.
+Such a SavedModel contains a checkpoint of the Model Garden's encoder. Only the checkpoint is read;
+no code of the SavedModel is run.
 """
 
 import contextlib
@@ -20,11 +20,11 @@ from spanbert_tf.errors import BadInputError
 def read_tfhub(
     path: str, vocabulary: str | None, lowercase: bool | None, strip_accents: bool | None = None
 ) -> Iterator[Checkpoint]:
-    """Reads the directory of a SavedModel.
+    """Opens the directory of a SavedModel.
 
     Raises:
         BadInputError: it is not a SavedModel, or its encoder is not the Model Garden's.
-        MismatchError: it states another casing than the one that is given.
+        MismatchError: it states another casing than the given one.
     """
     variables = os.path.join(path, "variables")
     if not os.path.isdir(variables):

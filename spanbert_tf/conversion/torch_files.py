@@ -1,4 +1,4 @@
-"""Tensors from PyTorch's files, read without executing code that may be in them."""
+"""Reads tensors from files of PyTorch, without executing code that may be in them."""
 
 import argparse
 import contextlib
@@ -9,6 +9,7 @@ import re
 import struct
 import zipfile
 from collections.abc import Iterator, Mapping
+from typing import TYPE_CHECKING
 
 import numpy as np
 
@@ -24,24 +25,29 @@ from spanbert_tf.conversion.names import (
 )
 from spanbert_tf.errors import BadInputError, reason
 
-# Names that mean nothing, and old names of LayerNorm's parameters.
+if TYPE_CHECKING:  # packages of the extra `convert`
+    import safetensors
+    import torch
+
+# Arrays of indices that are no weights, and old names of LayerNorm's parameters.
 _BUFFERS = re.compile(r"(^|\.)(position|token_type)_ids$")
 _OLD_NAMES = {"gamma": "weight", "beta": "bias"}
 _PREDICTIONS = "cls.predictions"
-# What PyTorch's own reader of pickles raises, where it comes upon bytes that it does not expect.
+# Errors that PyTorch's reader of pickles raises for damaged files.
 _DAMAGE = (
     *(RuntimeError, EOFError, OSError, ValueError, LookupError, struct.error, AttributeError),
     *(TypeError, AssertionError, MemoryError, OverflowError),
 )
-# SegaBERT's authors pad the vocabulary, and their converter cuts the token embedding alone
-# (convert_segatron_to_huggingface.py).
+# Name of the output matrix in SegaBERT's checkpoints. Its authors pad the vocabulary, and their
+# converter removes the padding from the token embedding only (convert_segatron_to_huggingface.py).
 _PADDED = f"{_PREDICTIONS}.decoder_weight"
-_FUSED, _SEPARATE = ".attention.self.query_key_value.", ("query", "key", "value")
-_MOST_READ = 2**28  # bytes of a mapped file
+_FUSED = ".attention.self.query_key_value."
+_SEPARATE = ("query", "key", "value")
+_MOST_READ = 2**28  # bytes that are read of a mapped file before it is mapped anew
 
 
-def read_safetensors(path: str) -> dict[str, LazyArray]:
-    """All tensors of a .safetensors file as float32."""
+def read_safetensors(path: str) -> dict[str, Array]:
+    """Returns all tensors of a .safetensors file as float32, read when they are used."""
     with _opened_safetensors(path) as file:
         shapes = {name: file.get_slice(name).get_shape() for name in file.keys()}  # noqa: SIM118
     return {
@@ -51,7 +57,8 @@ def read_safetensors(path: str) -> dict[str, LazyArray]:
 
 
 @contextlib.contextmanager
-def _opened_safetensors(path: str) -> Iterator["safetensors.safe_open"]:  # noqa: F821
+def _opened_safetensors(path: str) -> Iterator["safetensors.safe_open"]:
+    """Opens a file; raises `BadInputError` if it is damaged, also while it is being read."""
     from safetensors import SafetensorError, safe_open
 
     try:
@@ -63,16 +70,21 @@ def _opened_safetensors(path: str) -> Iterator["safetensors.safe_open"]:  # noqa
 
 
 def _read_tensor(path: str, name: str) -> np.ndarray:
-    """One tensor. The file is mapped for it alone: what is read of a mapping stays in memory."""
+    """Returns one tensor.
+
+    The file is mapped again for each tensor, since the parts that were read of a mapping stay in
+    memory until it is closed.
+    """
     with _opened_safetensors(path) as file:
-        tensor = file.get_tensor(name)
+        tensor: torch.Tensor = file.get_tensor(name)
         check_floats(tensor.dtype, name, path)
         return tensor.float().numpy()
 
 
 def write_safetensors(arrays: Mapping[str, Array], path: str) -> None:
-    """Writes the bytes of `safetensors.numpy.save_file`, which needs all arrays at once."""
-    names, offset = sorted(arrays), 0
+    """Writes the same bytes as `safetensors.numpy.save_file`, but one array at a time."""
+    names = sorted(arrays)
+    offset = 0
     header: dict[str, dict] = {"__metadata__": {"format": "pt"}}
     for name in names:
         end = offset + 4 * arrays[name].size
@@ -87,50 +99,57 @@ def write_safetensors(arrays: Mapping[str, Array], path: str) -> None:
             file.write(np.ascontiguousarray(arrays[name], "<f4").data)
 
 
-def read_pickled(path: str) -> dict[str, LazyArray]:
-    """All tensors of a .bin or .pt file as float32; as `PickledTensors`."""
+def read_pickled(path: str) -> dict[str, Array]:
+    """Returns the tensors of a .bin or .pt file as float32; see `PickledTensors`."""
     return PickledTensors(path).arrays()
 
 
 class PickledTensors:
-    """The tensors of a file as float32; of a training checkpoint those of its model.
+    """The tensors of a .bin or .pt file; for a training checkpoint, the tensors of its model.
 
-    Only tensors and plain containers are read (`weights_only`), and the `argparse.Namespace` in
-    which fairseq keeps its arguments.
+    PyTorch reads only tensors and plain containers (`weights_only`), and the `argparse.Namespace`
+    in which fairseq stores its arguments.
 
     Attributes:
-        architecture: `args.arch`, if it is there.
+        architecture: `args.arch` of fairseq's arguments, or `None`.
+
+    Raises:
+        BadInputError: the file is damaged, or contains other objects.
     """
 
     def __init__(self, path: str) -> None:
         self._path = path
-        self._is_mapped = zipfile.is_zipfile(path)  # otherwise of before PyTorch 1.6
+        self._is_mapped = zipfile.is_zipfile(path)  # files of PyTorch before 1.6 are no archives
         self._load()
 
-    def arrays(self) -> dict[str, LazyArray]:
-        """By their names."""
+    def arrays(self) -> dict[str, Array]:
+        """Returns name → tensor as float32, read when it is used."""
         return {
             name: LazyArray(tensor.shape, functools.partial(self._read, name))
             for name, tensor in self._tensors.items()
         }
 
     def _load(self) -> None:
-        content, self.architecture = _unpickled(self._path, self._is_mapped), None
+        content = _unpickled(self._path, self._is_mapped)
+        self.architecture = None
         if isinstance(content, dict) and isinstance(content.get("model"), dict):
             self.architecture = getattr(content.get("args"), "arch", None)
             content = content["model"]
-        self._tensors, self._num_read = _checked_tensors(self._path, content), 0
+        self._tensors = _checked_tensors(self._path, content)
+        self._num_read = 0
 
     def _read(self, name: str) -> np.ndarray:
         if self._is_mapped and self._num_read > _MOST_READ:
-            self._load()  # what is read of a mapping stays in memory as long as it
+            # The parts that were read of a mapping stay in memory until it is closed.
+            self._load()
         tensor = self._tensors[name]
         check_floats(tensor.dtype, name, self._path)
         self._num_read += tensor.numel() * tensor.element_size()
-        return tensor.clone().float().numpy()  # a mapping is kept by what is part of it
+        return tensor.clone().float().numpy()  # without a copy, the array would keep the mapping
 
 
 def _unpickled(path: str, is_mapped: bool) -> object:
+    """Returns the content of a file, without executing code in it."""
     import torch
 
     try:
@@ -145,8 +164,12 @@ def _unpickled(path: str, is_mapped: bool) -> object:
         raise BadInputError(f"{path}: is damaged ({reason(error)[:200]}); copy it again") from error
 
 
-def _checked_tensors(path: str, content: object) -> dict[str, "torch.Tensor"]:  # noqa: F821
-    """The tensors of a dict, each of which has the values that it says."""
+def _checked_tensors(path: str, content: object) -> dict[str, "torch.Tensor"]:
+    """Returns the tensors of a dict.
+
+    Raises:
+        BadInputError: it is no dict, or a tensor is not dense or has fewer values than its shape.
+    """
     import torch
 
     if not isinstance(content, dict):
@@ -170,29 +193,23 @@ def _checked_tensors(path: str, content: object) -> dict[str, "torch.Tensor"]:  
     return tensors
 
 
-def with_standard_names(arrays: dict[str, Array]) -> dict[str, Array]:
-    """The arrays under the names of `BertForPreTraining`.
+def with_standard_names(arrays: Mapping[str, Array]) -> dict[str, Array]:
+    """Returns the arrays under the names of `BertForPreTraining`, without index buffers.
 
-    Takes off what wraps them (`module.`, fairseq's `decoder.`), adds `bert.` where a bare encoder
-    has none, renames LayerNorm's old `gamma` and `beta`, drops index buffers, and takes apart the
-    queries, keys and values that SegaBERT's authors have one above the other in one matrix
-    (modeling_segabert.py, `BertSelfAttention`). Their output matrix is called as everybody's, and
-    cut to the token embedding's rows.
+    SegaBERT's authors stack the matrices of queries, keys and values in one
+    (modeling_segabert.py, `BertSelfAttention`); they are separated. Their padded output matrix and
+    its bias are cut to the rows of the token embedding.
     """
-    renamed = {}
-    for name, array in arrays.items():
-        if _BUFFERS.search(name):
+    renamed: dict[str, Array] = {}
+    for their_name, array in arrays.items():
+        if _BUFFERS.search(their_name):
             continue
-        name = re.sub(r"^(module\.|decoder\.(?=bert\.|cls\.))+", "", name)
-        stem, dot, last = name.rpartition(".")
-        name = f"{stem}{dot}{_OLD_NAMES.get(last, last)}"
-        if name.split(".")[0] in ("embeddings", "encoder", "pooler"):
-            name = f"bert.{name}"
+        name = _standard_name(their_name)
         if _FUSED in name and len(array) % len(_SEPARATE) == 0:
-            count = len(array) // len(_SEPARATE)
-            for number, part in enumerate(_SEPARATE):
-                values = some_rows(array, number * count, (number + 1) * count)
-                renamed[name.replace("query_key_value", part)] = values
+            num_rows = len(array) // len(_SEPARATE)
+            for index, part in enumerate(_SEPARATE):
+                rows = some_rows(array, index * num_rows, (index + 1) * num_rows)
+                renamed[name.replace("query_key_value", part)] = rows
         else:
             renamed[name] = array
     if _PADDED in renamed:
@@ -203,29 +220,47 @@ def with_standard_names(arrays: dict[str, Array]) -> dict[str, Array]:
     return renamed
 
 
-def with_fused_attention(arrays: dict[str, Array]) -> dict[str, Array]:
-    """The arrays with each layer's queries, keys and values in one, as SegaBERT's authors do."""
-    fused = {}
+def _standard_name(name: str) -> str:
+    """Returns an array's name in `BertForPreTraining`.
+
+    Removes the prefixes of wrapping modules (`module.`, fairseq's `decoder.`), renames LayerNorm's
+    old `gamma` and `beta`, and adds `bert.` to the names of an encoder that was saved alone.
+    """
+    name = re.sub(r"^(module\.|decoder\.(?=bert\.|cls\.))+", "", name)
+    stem, dot, last = name.rpartition(".")
+    name = f"{stem}{dot}{_OLD_NAMES.get(last, last)}"
+    if name.split(".")[0] in ("embeddings", "encoder", "pooler"):
+        name = f"bert.{name}"
+    return name
+
+
+def with_fused_attention(arrays: Mapping[str, Array]) -> dict[str, Array]:
+    """Returns the arrays with the queries, keys and values of a layer stacked in one array.
+
+    This is the layout of SegaBERT's authors.
+    """
+    fused: dict[str, Array] = {}
     for name, array in arrays.items():
         part = name.split(".")[-2]
         if ".attention.self." not in name or part not in _SEPARATE:
             fused[name] = array
         elif part == _SEPARATE[0]:
             parts = [arrays[name.replace(part, each)] for each in _SEPARATE]
-            fused[name.replace(part, "query_key_value")] = LazyArray(
-                (len(_SEPARATE) * len(array), *array.shape[1:]), functools.partial(_joined, parts)
-            )
+            shape = (len(_SEPARATE) * len(array), *array.shape[1:])
+            stacked = LazyArray(shape, functools.partial(_stacked, parts))
+            fused[name.replace(part, "query_key_value")] = stacked
     return fused
 
 
-def _joined(parts: list[Array]) -> np.ndarray:
-    """Their rows, one after another."""
+def _stacked(parts: list[Array]) -> np.ndarray:
+    """Returns the rows of all parts as one array."""
     return np.concatenate([np.asarray(part) for part in parts])
 
 
 def _refused(error: Exception) -> str:
-    """What torch refused, out of a page of advice."""
-    found = re.search(r"GLOBAL (\S+)", str(error)) or re.search(
-        r"(Unsupported \w+ \S+)", str(error)
-    )
+    """Returns the object that PyTorch refused to read, from its long message."""
+    message = str(error)
+    found = re.search(r"GLOBAL (\S+)", message)
+    if found is None:
+        found = re.search(r"(Unsupported \w+ \S+)", message)
     return found.group(1) if found else "it is no checkpoint of PyTorch"

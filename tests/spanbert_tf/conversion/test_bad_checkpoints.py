@@ -137,8 +137,8 @@ CASES = {
     other_tokenizer: 'tokenizer_config.json: tokenizer_class is "BertJapaneseTokenizer"',
     other_pieces: 'tokenizer.json: model.type is "BPE"',
     other_prefix: 'tokenizer.json: model.continuing_subword_prefix is ""',
-    whole_chinese_words: "states that Chinese characters are no words of their own",
-    whole_chinese_words_of_the_tokenizer: "Chinese characters are no words of their own",
+    whole_chinese_words: "states that Chinese characters are not split into words of their own",
+    whole_chinese_words_of_the_tokenizer: "Chinese characters are not split into words of",
     ids_with_a_gap: r"tokenizer.json: no piece has the id 5, and 18 pieces need the ids from 0 to",
     no_config: "holds no config.json",
     broken_config: "config.json: cannot be read as JSON",
@@ -312,7 +312,7 @@ def test_weights_of_other_numbers_are_named(kind, name, is_pickled, source, tmp_
     if is_pickled:
         torch.save(load_file(source / "model.safetensors"), source / "pytorch_model.bin")
         (source / "model.safetensors").unlink()
-    words = f"'bert.encoder.layer.0.output.dense.weight' has the type {name}, and one of float16"
+    words = f"'bert.encoder.layer.0.output.dense.weight' has the type {name}, and only float16"
     refused(tmp_path, words, "huggingface", "keras", str(source))
 
 

@@ -267,7 +267,11 @@ def test_formats_of_bert_hold_no_segabert(target, tables, tmp_path):
 @pytest.mark.parametrize(
     ("change", "error", "words"),
     [
-        ({"held": ["para_position_embeddings"]}, BadInputError, "no encoder here reads just these"),
+        (
+            {"held": ["para_position_embeddings"]},
+            BadInputError,
+            "no encoder here reads exactly these",
+        ),
         (
             {"held": ["sent_position_embeddings", "token_position_embeddings"]},
             BadInputError,
