@@ -169,10 +169,7 @@ def convert_checkpoint(
             whose = _APPROXIMATE_MODELS.get(approximate_format, "the source")
             print_gelu_difference(checkpoint, whose)
         _print_table(checkpoint, left_out)
-    num_entries = len(checkpoint.vocabulary)
-    num_rows = checkpoint.sizes["vocabulary_size"]
-    if num_entries != num_rows:
-        print_line(f"vocabulary: {num_entries:,} entries, token embedding: {num_rows:,} rows")
+        _print_unused_rows(checkpoint)
     print_line(f"{destination}: {target_format}, from {source}")
     print_written(destination, *_next_commands(target_format, destination))
 
@@ -294,6 +291,14 @@ def _print_table(checkpoint: Checkpoint, left_out: list[str]) -> None:
         shown += ", …"
     table.add_row("others", f"unused: {shown}" if unused else "none", *_counts(checkpoint, unused))
     table_console().print(table)
+
+
+def _print_unused_rows(checkpoint: Checkpoint) -> None:
+    """Prints if the token embedding has more rows than the vocabulary has pieces."""
+    num_entries = len(checkpoint.vocabulary)
+    num_rows = checkpoint.sizes["vocabulary_size"]
+    if num_entries != num_rows:
+        print_line(f"vocabulary: {num_entries:,} entries, token embedding: {num_rows:,} rows")
 
 
 def _outcome(
