@@ -18,7 +18,7 @@ from spanbert_tf.files.contents import Checksums, check_files, sha256
 from spanbert_tf.files.text_files import read_json_lines
 
 if TYPE_CHECKING:
-    from spanbert_tf.config.finetuning import RowsConfig
+    pass
 
 # Features of each row (a tf.train.Example). Lists are little-endian unsigned integers.
 ROW_TOKEN_IDS = "token_ids"  # the row with [CLS] and [SEP], not padded; `token_id_dtype`
@@ -128,11 +128,12 @@ class TaskManifest(Manifest):
         return row
 
     @classmethod
-    def planned_fields(cls, data: "RowsConfig") -> dict[str, Any]:
+    def planned_fields(cls, data: Any) -> dict[str, Any]:
         """Values of the task's own fields for records that do not exist, for `plan`.
 
         Args:
-            data: the section `data` of a configuration, whose values stand already.
+            data: the section `data` of the task's configuration, a `RowsConfig`. Its values are
+                fields of the manifest already.
         """
         return {}
 

@@ -1,4 +1,4 @@
-"""Scores of a fine-tuned model, or of a task's baseline, for sets of records."""
+"""`evaluate`: scores a fine-tuned model, or a task's baseline, on sets of records."""
 
 import functools
 import os
@@ -47,25 +47,43 @@ def run_evaluation(
             has no baseline.
         MismatchError: the records were written for another model.
     """
-    report = checked_report(report, data[0], overwrite=overwrite)
+    page = checked_report(report, data[0], overwrite=overwrite)
+    name = "the baseline"
+    model = None
+    predict: Callable[[Records], Predictions]
     if preset is None:
-        task, model = task_of_records(data[0]), None
+        task = task_of_records(data[0])
         if task.baseline is None:
             raise BadInputError(f"{data[0]}: {task.name} has no baseline")
         sets = [open_records(directory, task) for directory in data]
         predict = task.baseline
     else:
-        preset = Preset.of(preset)
+        opened = Preset.of(preset)
+        name = opened.name
         sets = [open_records(directory) for directory in data]
-        task, model = load_task_model(preset, sets, precision)
+        task, model = load_task_model(opened, sets, precision)
         predict = functools.partial(task.predict, model, batch_size=batch_size)
     for records in sets:
-        check_labelled(records.manifest, records)
-    return print_scores(task, preset or "the baseline", model, predict, sets, report)
+        check_labelled(records.manifest, str(records))
+    return print_scores(task, name, model, predict, sets, page)
 
 
-def checked_report(report: str | None, data: str, *, overwrite: bool) -> str | None:
-    """Checks the path of a report before the work, and cuts a slash from its end."""
+def checked_report(
+    report: str | os.PathLike | None, data: str | os.PathLike, *, overwrite: bool
+) -> str | None:
+    """Checks the path of a report before the work begins.
+
+    Args:
+        report: path of the report, or `None`.
+        data: directory of the first set of records.
+        overwrite: whether an earlier report may be replaced.
+
+    Returns:
+        The path without a slash at its end, or `None`.
+
+    Raises:
+        BadInputError: the report exists or cannot be written, or the task has no report.
+    """
     if report is None:
         return None
     task = task_of_records(data)
@@ -92,7 +110,7 @@ def print_scores(
         data: the sets of records.
         report: path of a page that shows the records of the first set, or `None`.
     """
-    scores = []
+    scores: list[dict[str, float]] = []
     for records in data:
         with records.named_damage():
             outcome = task.outcome(model, records, predict(records))
@@ -103,7 +121,7 @@ def print_scores(
             console.print(outcome.note, markup=False)
         for table in task.tables(outcome):
             print_table(console, table)
-        if report and records is data[0]:
+        if report and task.report and records is data[0]:
             write_output(report, task.report(f"{name} on {records}", outcome, scores[-1]))
             print_line(f"{report}: all records of {records}")
     if len(data) > 1:  # MRQA's overall score (Fisch et al., 2019; SpanBERT, table 2: "Avg.")
@@ -151,35 +169,39 @@ def load_task_model(
         if records.manifest.task != reads:
             raise MismatchError(f"{records}: holds no records of {reads}, as {preset} reads")
         tokenizer = model.preprocessor.tokenizer
-        check_reads(model.backbone, tokenizer, records.manifest, records, preset.name)
+        check_reads(model.backbone, tokenizer, records, preset.name)
         task.check_model(model, records, preset.name)
     return task, model
 
 
-def check_labelled(manifest: TaskManifest, directory: str) -> None:
-    """Refuses records without labels to score by; prints what the scores leave out."""
+def check_labelled(manifest: TaskManifest, data: str) -> None:
+    """Checks that records have labels to score by, and prints what the scores leave out.
+
+    Args:
+        manifest: manifest of the records.
+        data: name of the records, for messages.
+
+    Raises:
+        BadInputError: the records have no labels.
+    """
     if not manifest.is_labelled:
-        raise BadInputError(f"{directory}: {manifest.lack_of_labels}")
+        raise BadInputError(f"{data}: {manifest.lack_of_labels}")
     if manifest.scoring_note:
-        print_line(f"{directory}: {manifest.scoring_note}")
+        print_line(f"{data}: {manifest.scoring_note}")
 
 
 def check_reads(
-    backbone: SpanBertBackbone,
-    tokenizer: SpanBertTokenizer,
-    manifest: TaskManifest,
-    data: str,
-    preset: str,
+    backbone: SpanBertBackbone, tokenizer: SpanBertTokenizer, records: Records, preset: str
 ) -> None:
-    """Checks that a model can read records that it is not trained on."""
-    check_tokenizer(tokenizer, preset, data, manifest)
-    check_encoder(backbone, manifest, data, preset)
+    """Checks that a model can read records, as `check_encoder` and `check_tokenizer` do."""
+    check_tokenizer(tokenizer, preset, str(records), records.manifest)
+    check_encoder(backbone, records.manifest, str(records), preset)
 
 
 def check_encoder(
     backbone: SpanBertBackbone, manifest: TaskManifest, data: str, preset: str
 ) -> None:
-    """Checks that an encoder reads the kind of positions that records have, and as many.
+    """Checks that an encoder has the kind of positions that records need, and enough of them.
 
     Args:
         backbone: the encoder.
@@ -188,7 +210,7 @@ def check_encoder(
         preset: name of the preset, for errors.
 
     Raises:
-        MismatchError: it does not.
+        MismatchError: the encoder has other positions, or too few.
     """
     if manifest.segment_aware != (backbone.position_embeddings != "absolute"):
         reads = "SegaBERT's positions"
@@ -198,10 +220,8 @@ def check_encoder(
         elif manifest.segment_aware_options:
             advice = f"write the records with {manifest.segment_aware_options}"
         else:
-            advice = f"records of {manifest.task} never are: take an encoder with BERT's positions"
-        raise MismatchError(
-            f"{preset}: reads {reads}, which is not what {data} was written for; {advice}"
-        )
+            advice = f"records of {manifest.task} have BERT's positions: take such an encoder"
+        raise MismatchError(f"{preset}: reads {reads}, and {data} was written for others; {advice}")
     if backbone.position_embedding and backbone.max_sequence_length < manifest.sequence_length:
         raise MismatchError(
             f"{preset}: has {backbone.max_sequence_length} positions, the rows in {data} up to "

@@ -5,8 +5,9 @@ Dimensions: N texts, S positions of a row, M masks, K fillings of a mask, V voca
 
 import os
 from collections.abc import Mapping
-from typing import Any
+from typing import Any, ClassVar
 
+import keras_hub
 import tensorflow as tf
 
 from spanbert_tf.errors import BadInputError
@@ -19,17 +20,17 @@ from spanbert_tf.text.vocabulary import MASK_TOKEN
 
 
 class FillMask(Pipeline):
-    """Texts with `[MASK]` → its most probable fillings."""
+    """Fills in each `[MASK]` of a text with its most probable words."""
 
     name = "fill_mask"
     model_class = SpanBertMaskedLM
     readme = os.path.join(os.path.dirname(__file__), "fill_mask_readme.md")
-    example: Mapping[str, Any] = {"texts": "The [MASK] of the function."}
+    example: ClassVar[Mapping[str, Any]] = {"texts": "The [MASK] of the function."}
     top_k = 5
     row_names = ("token_ids", "padding_mask", "mask_positions")
 
-    def signatures(self, model: SpanBertMaskedLM, top_k: int) -> Signatures:
-        """One signature fills the masks of texts, and one packs texts as rows.
+    def signatures(self, model: keras_hub.models.Task, top_k: int) -> Signatures:
+        """Returns one signature that fills the masks of texts, and one that packs texts as rows.
 
         Raises:
             BadInputError: the model reads SegaBERT's positions, which a text does not have, or the
@@ -43,7 +44,7 @@ class FillMask(Pipeline):
         if model.backbone.position_embeddings != "absolute":
             raise BadInputError(
                 f"{model.loaded_from or 'the model'}: reads positions of sentences and paragraphs, "
-                "which a text alone does not tell; only models with BERT's positions fill masks of "
+                "which a text alone does not show; only models with BERT's positions fill masks of "
                 "texts"
             )
         graph = FillMaskGraph(model, top_k)
@@ -53,17 +54,17 @@ class FillMask(Pipeline):
         }
 
     def of_rows(
-        self, model: SpanBertMaskedLM, x: dict[str, tf.Tensor], top_k: int
+        self, model: keras_hub.models.Task, x: dict[str, tf.Tensor], top_k: int
     ) -> dict[str, tf.Tensor]:
-        """The ids of the most probable fillings and their probabilities, [N, M, K]."""
+        """Computes the ids of the most probable fillings and their probabilities, [N, M, K]."""
         choices, probabilities = most_probable(model, x, top_k)
         return {"filling_ids": choices, "probabilities": probabilities}
 
-    def readme_values(self, model: SpanBertMaskedLM) -> dict[str, Any]:
+    def readme_values(self, model: keras_hub.models.Task) -> dict[str, Any]:
         """Adds the largest number of word pieces that the model reads of a text."""
         return {"texts": self.example["texts"], "max_tokens": _max_tokens(model)}
 
-    def example_rows(self, model: SpanBertMaskedLM) -> dict[str, tf.Tensor]:
+    def example_rows(self, model: keras_hub.models.Task) -> dict[str, tf.Tensor]:
         """Packs the example by its own masks; the preprocessor would draw others."""
         graph = FillMaskGraph(model, 1)
         packed = tf.function(graph.pack_texts)(tf.constant([self.example["texts"]]))
@@ -74,17 +75,20 @@ class FillMask(Pipeline):
                 f"rows of {row_length(model)} positions: the README's example has its {MASK_TOKEN} "
                 "beyond them; give a longer sequence length"
             )
-        return {**{name: rows[0] for name, rows in packed.items()}, "mask_positions": places}
+        row = {name: values[0] for name, values in packed.items()}
+        return {**row, "mask_positions": places}
 
-    def check(self, model: SpanBertMaskedLM, item: dict) -> dict:
-        """Also refuses a text without a mask."""
+    def check(self, model: keras_hub.models.Task, item: dict) -> dict:
+        """Checks a raw input as `Pipeline.check`, and that its text has a mask."""
         item = super().check(model, item)
         if MASK_TOKEN not in item["text"]:
             raise BadInputError(f"its text has no {MASK_TOKEN}")
         return {"texts": item["text"]}
 
-    def answer(self, model: SpanBertMaskedLM, item: dict, found: dict, top_k: int) -> list:
-        """As the pipeline `fill-mask`: dicts with `score`, `token`, `token_str` and `sequence`.
+    def answer(self, model: keras_hub.models.Task, item: dict, found: dict, top_k: int) -> list:
+        """Returns what the pipeline `fill-mask` does.
+
+        A filling is a dict with `score`, `token`, `token_str` and `sequence`.
 
         A text with one mask has a list of dicts, a text with several masks a list of such lists.
         The list of a mask that was cut off is empty.
@@ -117,11 +121,11 @@ class FillMaskGraph(tf.Module):
     """The graph functions of the signatures.
 
     Args:
-        masked_lm: a model with a trained head.
+        masked_lm: a `SpanBertMaskedLM` with a trained head and a preprocessor.
         top_k: K.
     """
 
-    def __init__(self, masked_lm: SpanBertMaskedLM, top_k: int) -> None:
+    def __init__(self, masked_lm: keras_hub.models.Task, top_k: int) -> None:
         super().__init__()
         self._model = masked_lm
         self._top_k = top_k
@@ -177,29 +181,33 @@ class FillMaskGraph(tf.Module):
         return self._pack(self._tokenize(texts))
 
     def _tokenize(self, texts: tf.Tensor) -> tf.RaggedTensor:
+        """Returns the token ids of texts, ragged [N, tokens]."""
         return self._tokenizer.tokenize(clean_texts(texts))
 
     def _pack(self, tokens: tf.RaggedTensor) -> dict[str, tf.Tensor]:
+        """Packs token ids as `pack_texts`."""
+
         def column(token_id: int) -> tf.Tensor:
             return tf.fill([tokens.nrows(), 1], token_id)
 
-        start, end = self._tokenizer.start_token_id, self._tokenizer.end_token_id
-        rows = tf.concat([column(start), tokens[:, : self._max_tokens], column(end)], axis=1)
+        start = column(self._tokenizer.start_token_id)
+        end = column(self._tokenizer.end_token_id)
+        rows = tf.concat([start, tokens[:, : self._max_tokens], end], axis=1)
         token_ids = rows.to_tensor(self._tokenizer.pad_token_id)  # [N, S]
-        lengths, width = rows.row_lengths(), tf.shape(token_ids)[1]
+        width = tf.shape(token_ids)[1]
         return {
             "token_ids": token_ids,
-            "padding_mask": tf.sequence_mask(lengths, width, tf.int32),
+            "padding_mask": tf.sequence_mask(rows.row_lengths(), width, tf.int32),
         }
 
 
 def most_probable(
-    masked_lm: SpanBertMaskedLM, x: dict[str, tf.Tensor], top_k: int
+    masked_lm: keras_hub.models.Task, x: dict[str, tf.Tensor], top_k: int
 ) -> tuple[tf.Tensor, tf.Tensor]:
     """Computes the most probable fillings of masks.
 
     Args:
-        masked_lm: the model.
+        masked_lm: a `SpanBertMaskedLM` with a preprocessor.
         x: `token_ids` and `padding_mask`, int32 [N, S], and `mask_positions`, int32 [N, M].
         top_k: K.
 
@@ -209,11 +217,11 @@ def most_probable(
     features = {**x, "segment_ids": tf.zeros_like(x["token_ids"])}
     logits = tf.cast(masked_lm(features, training=False), tf.float32)  # [N, M, V]
     vocabulary_size = masked_lm.preprocessor.tokenizer.vocabulary_size()
-    logits = logits[..., :vocabulary_size]  # the rest of the table has no entries
+    logits = logits[..., :vocabulary_size]  # the embedding may have more rows
     probabilities, choices = tf.math.top_k(tf.nn.softmax(logits), top_k)
     return choices, probabilities
 
 
-def _max_tokens(masked_lm: SpanBertMaskedLM) -> int:
-    """The largest number of word pieces of a text in a row, without [CLS] and [SEP]."""
+def _max_tokens(masked_lm: keras_hub.models.Task) -> int:
+    """Returns the largest number of word pieces of a text in a row, without [CLS] and [SEP]."""
     return row_length(masked_lm) - 2

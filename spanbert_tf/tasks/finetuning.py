@@ -3,7 +3,8 @@
 import json
 import os
 import textwrap
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
+from typing import Any
 
 import keras_hub
 import tensorflow as tf
@@ -23,7 +24,6 @@ from spanbert_tf.models.adapters import (
     write_adapter,
 )
 from spanbert_tf.models.keras_hub_presets import weights_digest, without_mixed_precision
-from spanbert_tf.models.span_bert_task import SpanBertTask
 from spanbert_tf.presets.preset import Preset, check_tokenizer
 from spanbert_tf.presets.writing import published_name, write_preset
 from spanbert_tf.tasks.evaluation import check_encoder, check_labelled, check_reads, shown_scores
@@ -38,10 +38,9 @@ from spanbert_tf.training.devices import Devices
 from spanbert_tf.training.job import CheckStop, Evaluated, Job, check_best
 from spanbert_tf.training.run import run
 from spanbert_tf.training.run_directory import ADAPTER
-from spanbert_tf.training.watch import named_precision
 
-LOSS = "loss"  # name of the validation loss, which an evaluation has beside the official scores
-_PERFECT = 100.0 - 1e-9  # the best value of a metric in percent, up to rounding
+LOSS = "loss"  # name of the validation loss, a metric besides the official scores
+_PERFECT = 100.0 - 1e-9  # the highest value of a metric in percent, up to rounding
 
 
 @locks_run
@@ -53,7 +52,7 @@ def run_finetuning(
     validation_data: str | Records | None = None,
     *,
     show_next_steps: bool = True,
-    **options: int | bool | None,
+    **options: Any,
 ) -> dict[str, float] | None:
     """Fine-tunes an encoder for a task, or resumes a run that was stopped or killed.
 
@@ -72,8 +71,8 @@ def run_finetuning(
     Raises:
         BadInputError: a file or directory cannot be used.
         MismatchError: preset, records, configuration and earlier run do not fit together.
-        ConfigurationError: the devices cannot share the batch equally, or do not exist; or more
-            layers are to be frozen than there are.
+        ConfigurationError: the devices do not exist or cannot share the batch equally, or the
+            configuration freezes more layers than the encoder has.
         TrainingError: gradients were not finite several times in a row, or a worker was lost.
     """
     job = FinetuningJob(config, preset, data, validation_data, show_next_steps=show_next_steps)
@@ -85,12 +84,14 @@ class FinetuningJob(Job[FinetuningConfig]):
 
     Args:
         config: configuration of the run; its `task` names the task.
-        preset: the preset with the encoder that the run begins with, or its name.
+        preset: preset of the encoder that the run begins with, or its name.
         data: directory of the training records, or the records.
-        validation_data: directory of records, or records, to score the model on. The task also uses
-            them to choose values such as the threshold of SQuAD 2.0.
-        show_next_steps: whether to print what can be done with the finished run.
+        validation_data: directory of records, or records, to score the model on. They also decide
+            values such as the threshold of SQuAD 2.0.
+        show_next_steps: whether to print commands that use the finished model.
     """
+
+    config: FinetuningConfig
 
     def __init__(
         self,
@@ -104,36 +105,39 @@ class FinetuningJob(Job[FinetuningConfig]):
         self._show_next_steps = show_next_steps
         self._task: Task = load_task(config.task)
         self._data = open_records(data, self._task)
-        self._validation_data = None
+        self._validation_data: Records | None = None
         if validation_data:
             self._validation_data = open_records(validation_data, self._task)
         self._manifest = self._data.manifest
         if not self._manifest.num_training_rows:
             raise BadInputError(f"{data}: holds no rows to train on; write records with labels")
-        for records in filter(None, (self._data, self._validation_data)):
-            check_records(config, records.manifest, records)
-        if validation_data:
-            check_labelled(self._validation_data.manifest, self._validation_data)
+        check_records(config, self._manifest, str(self._data))
+        if self._validation_data:
+            check_records(config, self._validation_data.manifest, str(self._validation_data))
+            check_labelled(self._validation_data.manifest, str(self._validation_data))
         self.config = config
         self._preset = Preset.of(preset)
         self.best = best_evaluation(self._task, config, self._validation_data or self._data)
-        if validation_data:
-            self._check_best()
-        self._adapter = self._adapter_to_go_on_from()
+        if self._validation_data:
+            self._check_best(self._validation_data)
+        self._adapter = self._adapter_to_continue()
         self._encoder = Preset.of(self._adapter.encoder) if self._adapter else self._preset
         self.patience = config.training.early_stopping_patience
         self.inputs = {
             "--data": self._data.digest,
-            "--validation-data": validation_data and self._validation_data.digest,
+            "--validation-data": self._validation_data.digest if self._validation_data else None,
         }
         self._plan = _Plan(config, self._manifest)
         self.num_steps = self._plan.num_steps
         self.tokens_per_step = self._plan.tokens_per_step
         self.hidden_dim = self._preset.hidden_dim
 
-    def _check_best(self) -> None:
-        """Checks the name of the best metric before the first step, by the scores of a baseline."""
-        task, records = self._task, self._validation_data
+    def _check_best(self, records: Records) -> None:
+        """Checks that the task has the best metric, before the first step.
+
+        The names of the task's metrics are those of its baseline's scores.
+        """
+        task = self._task
         is_known = task.name in TASKS and self.config.training.best_metric is None
         if is_known or task.baseline is None or self.best.metric == LOSS:
             return
@@ -144,35 +148,40 @@ class FinetuningJob(Job[FinetuningConfig]):
         """Reads the `config.yaml` of a run of any task."""
         return load_task_config(path)
 
-    def build(self, devices: Devices) -> SpanBertTask:
+    def build(self, devices: Devices) -> keras_hub.models.Task:
         """Creates the task's model on the encoder of the preset."""
         self._devices = devices
-        config, preset, data = self.config, self._encoder, self._data
+        config = self.config
+        preset = self._encoder
+        data = str(self._data)
         precision = config.training.precision
         lora = self._lora_options()
         backbone, tokenizer = load_encoder(preset, self._manifest, data, precision, **lora)
         if self._validation_data:
-            validation_data = self._validation_data
-            check_reads(backbone, tokenizer, validation_data.manifest, validation_data, preset.name)
+            check_reads(backbone, tokenizer, self._validation_data, preset.name)
+        self.inputs["--preset"] = None
         if config.training.random_weights:
             backbone = preset.encoder(precision, load_weights=False, **lora)
-        self.inputs["--preset"] = (
-            None if config.training.random_weights else weights_digest(backbone)
-        )
+        else:
+            self._encoder_digest = weights_digest(backbone)
+            self.inputs["--preset"] = self._encoder_digest
         model = self._task.build(backbone, tokenizer, self._manifest, config)
         if lora:
             train_new_pooler(model, is_pooler_trained=backbone.is_pooler_trained)
         if self._adapter:
-            self._adapter.check_encoder(self.inputs["--preset"])
+            self._adapter.check_encoder(self._encoder_digest)
             self._adapter.assign_to(backbone)
         if self._validation_data:
-            self._task.check_model(model, self._validation_data, str(data))
+            self._task.check_model(model, self._validation_data, data)
         compile_task(model, config, max(self.num_steps, 1))
         self.learning_rate = model.optimizer.schedule
         return model
 
-    def _adapter_to_go_on_from(self) -> Adapter | None:
-        """The adapter in `--preset`, if the run trains adapters; otherwise it is merged."""
+    def _adapter_to_continue(self) -> Adapter | None:
+        """Returns the adapter in `--preset` that the run continues to train.
+
+        `None`: there is none, or the run does not train adapters, and the adapter is merged.
+        """
         rank = self.config.optimizer.lora_rank
         if rank is None or self.config.training.random_weights:
             return None
@@ -187,18 +196,18 @@ class FinetuningJob(Job[FinetuningConfig]):
             )
         return adapter
 
-    def _lora_options(self) -> dict[str, object]:
-        """The arguments of the encoder for adapters: new ones, or those of the preset."""
+    def _lora_options(self) -> Mapping[str, Any]:
+        """Returns the encoder's arguments for adapters, which are new or those of the preset."""
         if self._adapter:
             return self._adapter.options
         if self.config.optimizer.lora_rank is None:
             return {}
         return {"lora_rank": self.config.optimizer.lora_rank}
 
-    def begin(self, model: SpanBertTask, output: str, *, is_new: bool) -> None:
-        """Warns about a pooler that was never trained. The model has its first weights already."""
-        backbone, is_random = model.backbone, self.config.training.random_weights
-        if model.reads_pooler and not (backbone.is_pooler_trained or is_random):
+    def begin(self, model: keras_hub.models.Task, output: str, *, is_new: bool) -> None:
+        """Warns about a pooler that was never trained. The model already has its first weights."""
+        has_weights = model.backbone.is_pooler_trained or self.config.training.random_weights
+        if model.reads_pooler and not has_weights:
             self._devices.say(
                 f"{self._preset}: its pooler was never trained, as pre-training on single "
                 "sequences leaves it; it is trained now, from random weights"
@@ -206,13 +215,16 @@ class FinetuningJob(Job[FinetuningConfig]):
             )
 
     def write(self, output: str, *, is_new: bool) -> None:
-        """Also records the number of validation rows, by which `glue` tells the data set."""
+        """Writes the files of a run, and the number of validation rows.
+
+        `glue` recognises the data set by this number.
+        """
         if self._validation_data:
             self.inputs[VALIDATION_ROWS] = self._validation_data.manifest.num_rows
         super().write(output, is_new=is_new)
 
-    def describe(self, model: SpanBertTask) -> str:
-        """The numbers of steps, rows and epochs."""
+    def describe(self, model: keras_hub.models.Task) -> str:
+        """Returns the numbers of steps, rows and epochs as text."""
         return (
             f"{self.num_steps:,} steps of {self.config.training.batch_size:,} rows, "
             f"{self.num_steps / self._plan.steps_per_epoch:,.4g} epochs of "
@@ -220,13 +232,16 @@ class FinetuningJob(Job[FinetuningConfig]):
         )
 
     def batches(self, first_step: int) -> tf.data.Dataset:
-        """The task's training batches."""
+        """Returns the task's training batches after a step."""
         training = self.config.training
-        options = {"seed": training.seed, "first_batch": first_step}
-        if self._devices.are_tpu:
-            options["last_batch"] = self.num_steps
+        options = {"last_batch": self.num_steps} if self._devices.are_tpu else {}
         dataset = self._task.dataset(
-            self._data, batch_size=training.batch_size, training=True, **options
+            self._data,
+            batch_size=training.batch_size,
+            training=True,
+            seed=training.seed,
+            first_batch=first_step,
+            **options,
         )
         return self._devices.for_workers(dataset)
 
@@ -234,12 +249,13 @@ class FinetuningJob(Job[FinetuningConfig]):
         """Whether the step ends a part of an epoch and there are validation records."""
         return self._validation_data is not None and step in self._plan.scored_steps
 
-    def evaluate(self, model: SpanBertTask, check_stop: CheckStop) -> Evaluated:
-        """The task's scores and the loss on the validation records."""
-        return self._evaluated(model, after_batch=check_stop)
+    def evaluate(self, model: keras_hub.models.Task, check_stop: CheckStop) -> Evaluated:
+        """Computes the task's scores and the loss on the validation records."""
+        assert self._validation_data is not None  # `evaluates_after` is false without them
+        return self._evaluated(model, self._validation_data, check_stop)
 
     def finish(
-        self, model: SpanBertTask, checkpoints: Checkpoints, output: str, *, is_chief: bool
+        self, model: keras_hub.models.Task, checkpoints: Checkpoints, output: str, *, is_chief: bool
     ) -> dict[str, float]:
         """Restores the best checkpoint, writes the preset, and returns its scores."""
         self._devices.leave(model)
@@ -248,7 +264,7 @@ class FinetuningJob(Job[FinetuningConfig]):
         self.restore_best(checkpoints, self._devices)
         return self._write_scored_preset(model, output)
 
-    def read_result(self, model: SpanBertTask, output: str) -> dict[str, float]:
+    def read_result(self, model: keras_hub.models.Task, output: str) -> dict[str, float]:
         """Reads the scores that the finished run wrote."""
         if not (self._validation_data and self._devices.is_chief):
             return {}
@@ -265,14 +281,15 @@ class FinetuningJob(Job[FinetuningConfig]):
         return scores
 
     def damage(self) -> BadInputError | None:
-        """The error that names the first damaged row of the training or validation records."""
-        for records in filter(None, (self._data, self._validation_data)):
-            if found := records.damage():
+        """Returns the error that names the first damaged row of the records."""
+        for records in (self._data, self._validation_data):
+            found = records.damage() if records else None
+            if found:
                 return found
         return None
 
     def why_none_is_best(self) -> str:
-        """The reason why a finished run has no best checkpoint."""
+        """Returns the reason why a finished run has no best checkpoint."""
         if not self._validation_data:
             return "it has no --validation-data"
         if not self.num_steps:
@@ -286,12 +303,13 @@ class FinetuningJob(Job[FinetuningConfig]):
         if self.config.training.random_weights:
             begun_with = f"random weights of the shape of {begun_with}"
         facts = {"Fine-tuned from": begun_with, "Data": published_name(str(self._data))}
-        scores = {}
+        scores: dict[str, float] = {}
+        remark = ""
         if self._validation_data:
             with without_mixed_precision(model):
-                metrics, remark = self._evaluated(model)
+                metrics, remark = self._evaluated(model, self._validation_data)
             scores = dict(metrics)
-            if self.best.metric != LOSS:  # which is no official score
+            if self.best.metric != LOSS:  # the loss is not an official score
                 del scores[LOSS]
             facts["Scores"] = shown_scores(scores)
         whole = model
@@ -300,36 +318,50 @@ class FinetuningJob(Job[FinetuningConfig]):
         write_preset(whole, directory, facts=facts, overwrite=True)
         if self._validation_data:
             write_text(os.path.join(output, SCORES_FILE), json.dumps(scores, indent=1) + "\n")
-            said = f"; {remark}" if remark and self.num_steps else ""
-            # Evaluations of the run may have been in another precision.
-            precision = named_precision(self.config.training.precision) and " in float32"
-            print_line(f"{self._validation_data}{precision}: {shown_scores(scores)}{said}")
+            advice = f"; {remark}" if remark and self.num_steps else ""
+            # The evaluations of the run may have been in another precision.
+            is_mixed = self.config.training.precision != "float32"
+            precision = " in float32" if is_mixed else ""
+            print_line(f"{self._validation_data}{precision}: {shown_scores(scores)}{advice}")
         written = f"{PRESET}/"
         if self.config.optimizer.lora_rank and not self.config.training.random_weights:
-            adapter, digest = os.path.join(output, ADAPTER), self.inputs["--preset"]
-            write_adapter(model, adapter, preset=directory, encoder=self._encoder, digest=digest)
+            write_adapter(
+                model,
+                os.path.join(output, ADAPTER),
+                preset=directory,
+                encoder=self._encoder,
+                digest=self._encoder_digest,
+            )
             written += f", {ADAPTER}/"
         contents = f"{written}, checkpoints/, metrics.jsonl, {CONFIG_FILE}"
         print_written(output, *self._next_commands(directory), contents=contents)
         return scores
 
     def _next_commands(self, preset: str) -> Iterator[list[str]]:
-        """The commands that use the finished model."""
+        """Yields commands that use the finished model."""
         if not self._show_next_steps:
             return
         if self._validation_data:
             options = ["--preset", preset, "--data", str(self._validation_data)]
-            options += ["--report", "report.html"] if self._task.report else []
+            if self._task.report:
+                options += ["--report", "report.html"]
             yield ["spanbert-tf", "evaluate", *options]
-        answers = ["--input", "INPUTS", "--output", "predictions.jsonl"]
-        yield ["spanbert-tf", "predict", "--preset", preset, *answers]
+        files = ["--input", "INPUTS", "--output", "predictions.jsonl"]
+        yield ["spanbert-tf", "predict", "--preset", preset, *files]
         yield ["spanbert-tf", "export", "--preset", preset, "--output", "served"]
 
-    def _evaluated(self, model: SpanBertTask, **options: CheckStop) -> Evaluated:
+    def _evaluated(
+        self,
+        model: keras_hub.models.Task,
+        records: Records,
+        after_batch: CheckStop = lambda: None,
+    ) -> Evaluated:
         """Calibrates the model on the validation records, and scores it on them."""
-        task, records = self._task, self._validation_data
+        task = self._task
         batch_size = self.config.prediction.batch_size
-        predictions, loss = task.predict_with_loss(model, records, batch_size=batch_size, **options)
+        predictions, loss = task.predict_with_loss(
+            model, records, batch_size=batch_size, after_batch=after_batch
+        )
         task.calibrate(model, records, predictions)
         outcome = task.outcome(model, records, predictions)
         scores = task.score(outcome)
@@ -338,12 +370,12 @@ class FinetuningJob(Job[FinetuningConfig]):
 
 
 def best_evaluation(task: Task, config: FinetuningConfig, records: Records) -> Best:
-    """The evaluation that counts as the best one: that of the configuration, or of the task."""
+    """Returns the evaluation that counts as the best: the configuration's, or the task's."""
     return task.best_of(records.manifest).or_by(config.training.best_metric)
 
 
 def check_records(config: FinetuningConfig, manifest: TaskManifest, directory: str) -> None:
-    """Checks that records are as the section `data` of the configuration says.
+    """Checks that records have the values of the section `data` of the configuration.
 
     Args:
         config: configuration of the run.
@@ -361,7 +393,7 @@ def check_records(config: FinetuningConfig, manifest: TaskManifest, directory: s
 
 
 def load_encoder(
-    preset: Preset, manifest: TaskManifest, data: str, precision: str, **options: object
+    preset: Preset, manifest: TaskManifest, data: str, precision: str, **options: Any
 ) -> tuple[SpanBertBackbone, SpanBertTokenizer]:
     """Loads the encoder of a preset and its tokenizer, and checks that they fit records.
 
@@ -370,16 +402,16 @@ def load_encoder(
         manifest: manifest of the records.
         data: directory of the records, for errors.
         precision: dtype policy of the encoder. Its weights are in float32.
-        **options: further arguments of the encoder, in place of the preset's.
+        **options: arguments of the encoder that replace the preset's.
 
     Raises:
         BadInputError: the preset cannot be used.
-        MismatchError: the encoder is not one of this project, or reads other records.
+        MismatchError: the encoder is not one of this project, or does not fit the records.
     """
     backbone = preset.encoder(precision, **options)
     if not isinstance(backbone, SpanBertBackbone):
         raise MismatchError(
-            f"{preset}: no encoder of this project; `spanbert-tf convert` makes one"
+            f"{preset}: is no encoder of this project; `spanbert-tf convert` makes one"
         )
     check_encoder(backbone, manifest, data, preset.name)
     check_tokenizer(preset.tokenizer, preset.name, data, manifest)
@@ -387,7 +419,14 @@ def load_encoder(
 
 
 class _Plan:
-    """The number of steps of a run, and the steps that an evaluation follows."""
+    """The number of steps of a run, and the steps after which the model is evaluated.
+
+    Attributes:
+        steps_per_epoch: number of steps of an epoch; the last one may have fewer rows.
+        num_steps: number of steps of the run.
+        tokens_per_step: mean number of word pieces of a batch, without padding.
+        scored_steps: the steps after which the model is evaluated.
+    """
 
     def __init__(self, config: FinetuningConfig, manifest: TaskManifest) -> None:
         training = config.training
@@ -398,30 +437,36 @@ class _Plan:
         self.scored_steps = frozenset(self._scored_steps())
 
     def _scored_steps(self) -> Iterator[int]:
-        """The steps that end a part of an epoch, without those too close to another; the last."""
+        """Yields the steps that complete a part of an epoch, and the last step of the run.
+
+        Steps that are too close to the evaluation before them are left out.
+        """
         training = self._config.training
-        last = 0
-        parts = training.evaluations_per_epoch
-        executed = training.steps_per_execution
-        if not parts or not self.num_steps:
+        parts_per_epoch = training.evaluations_per_epoch
+        steps_per_execution = training.steps_per_execution
+        if not parts_per_epoch or not self.num_steps:
             return
-        for part in range(1, self.num_steps * parts // self.steps_per_epoch + 1):
-            step = -(-part * self.steps_per_epoch // parts)  # the first that completes the part
-            step = min(-(-step // executed) * executed, self.num_steps)  # of whole executions
+        num_parts = self.num_steps * parts_per_epoch // self.steps_per_epoch
+        last = 0
+        for part in range(1, num_parts + 1):
+            step = -(-part * self.steps_per_epoch // parts_per_epoch)
+            num_executions = -(-step // steps_per_execution)
+            step = min(num_executions * steps_per_execution, self.num_steps)
             if step - last >= training.min_steps_between_evaluations:
-                yield (last := step)
+                yield step
+                last = step
         yield self.num_steps
 
 
 def _remark(score: float | None, answers: Sequence[str]) -> str:
-    """Advice for a model whose answers are all the same, or all wrong; empty for any other.
+    """Returns advice for a model whose predictions are all the same or all wrong; `""` for others.
 
     Args:
-        score: the main metric, in percent; `None` if it is not a score, such as the loss.
-        answers: the prediction for each item as text, empty where nothing is predicted.
+        score: the main metric in percent; `None` if it is not a score, such as the loss.
+        answers: the prediction for each item as text, empty if nothing is predicted.
     """
     is_perfect = score is not None and score >= _PERFECT
-    if is_perfect or len(answers) < 2:  # the records themselves may have a single class
+    if is_perfect or len(answers) < 2:  # all records may have the same class
         return ""
     if len(set(answers)) == 1:
         label = textwrap.shorten(repr(answers[0]), 60, placeholder="…")  # may be a whole answer

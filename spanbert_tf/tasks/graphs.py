@@ -1,17 +1,18 @@
-"""What the graph functions of several tasks share.
+"""Operations that the graph functions of several tasks share.
 
 Dimensions: N texts, R rows of all of them, C rows of a chunk.
 """
 
 from collections.abc import Callable, Sequence
+from typing import Any
 
 import tensorflow as tf
 
-MAX_ROWS = 32  # rows of a chunk; as many as `predict` takes at once by default
+MAX_ROWS = 32  # rows of a chunk: the default batch size of `predict`
 
 
 def text_specs(*names: str) -> list[tf.TensorSpec]:
-    """The specs of inputs of a signature that are texts, string [N]."""
+    """Returns the specs of a signature's inputs that are texts, string [N]."""
     return [tf.TensorSpec([None], tf.string, name=name) for name in names]
 
 
@@ -26,11 +27,11 @@ def string_tensor(texts: Sequence[str]) -> tf.Tensor:
 
 
 def map_row_chunks(
-    function: Callable[[tf.Tensor], object],
-    rows: object,
-    dtypes: object,
+    function: Callable[[Any], Any],
+    rows: Any,
+    dtypes: Any,
     max_rows: int | tf.Tensor = MAX_ROWS,
-) -> object:
+) -> Any:
     """Applies a function to one chunk of rows after the other, so that memory is bounded.
 
     It works in a graph and eagerly.
@@ -47,10 +48,10 @@ def map_row_chunks(
         The structure that the function returns, with tensors [R, …].
     """
     num_rows = tf.shape(tf.nest.flatten(rows)[0])[0]
-    num_chunks = tf.maximum(-(-num_rows // max_rows), 1)  # without rows the function is called, too
+    num_chunks = tf.maximum(-(-num_rows // max_rows), 1)  # one call even if there are no rows
     size = -(-num_rows // num_chunks)  # C
 
-    def of_chunk(index: tf.Tensor) -> object:
+    def of_chunk(index: tf.Tensor) -> Any:
         taken = tf.minimum(index * size + tf.range(size), num_rows - 1)
         chunk = tf.nest.map_structure(lambda values: tf.gather(values, taken), rows)
         return function(chunk)

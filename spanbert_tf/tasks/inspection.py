@@ -1,4 +1,4 @@
-"""What `inspect` shows of records: counts, labels and examples."""
+"""`inspect`: shows the counts, the labels and some examples of records."""
 
 import itertools
 from collections.abc import Mapping, Sequence
@@ -22,16 +22,16 @@ def inspect_records(
     overwrite: bool = False,
     console: DataConsole | None = None,
 ) -> None:
-    """Prints what the records of a task or for pre-training hold.
+    """Shows the records of a task, or records for pre-training.
 
     Args:
         data: directory of the records.
-        config: as for `pretraining.inspection.inspect_records`; a task does not need it.
-        overrides: as well.
-        png: as well.
+        config: as for `pretraining.inspection.inspect_records`; not used for a task.
+        overrides: as for `pretraining.inspection.inspect_records`.
+        png: as for `pretraining.inspection.inspect_records`.
         num_examples: number of examples to show.
-        overwrite: as `config`.
-        console: where to print; standard output by default.
+        overwrite: as for `pretraining.inspection.inspect_records`; not used for a task.
+        console: console to print to; standard output by default.
 
     Raises:
         BadInputError: the records are damaged.
@@ -39,14 +39,21 @@ def inspect_records(
     """
     console = console or DataConsole()
     if records_task_name(data) is None:
-        from spanbert_tf.pretraining import inspection  # no task needs it
+        from spanbert_tf.pretraining import inspection  # not needed for tasks
 
-        options = {"png": png, "num_examples": num_examples, "overwrite": overwrite}
-        inspection.inspect_records(data, config, overrides, console, **options)
+        inspection.inspect_records(
+            data,
+            config,
+            overrides,
+            console,
+            png=png,
+            num_examples=num_examples,
+            overwrite=overwrite,
+        )
         return
     if png or overrides:
         raise ConfigurationError(
-            f"{data}: holds records of a task, which no masks are drawn for; leave out --png and "
+            f"{data}: holds records of a task, for which no masks are drawn; leave out --png and "
             "--set"
         )
     records = open_records(data)
@@ -69,7 +76,7 @@ def print_records(task: Task, records: Records, console: DataConsole, num_exampl
 def print_label_counts(
     console: DataConsole, counts: Mapping[str, int], title: str = "label"
 ) -> None:
-    """Prints how often each label occurs, and its share; nothing if no label occurs."""
+    """Prints the number and the share of each label; prints nothing if there are no labels."""
     total = sum(counts.values())
     if not total:
         return

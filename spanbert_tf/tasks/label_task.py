@@ -13,7 +13,7 @@ import numpy as np
 import tensorflow as tf
 
 from spanbert_tf.data.batches import PackedRows
-from spanbert_tf.data.records import Records
+from spanbert_tf.data.records import Info, Records
 from spanbert_tf.files.text_files import write_json_lines
 from spanbert_tf.serving.exporting import Signatures
 from spanbert_tf.tasks.graphs import clean_texts, text_specs
@@ -25,12 +25,12 @@ from spanbert_tf.tasks.report import (
     class_table,
     confusion_table,
 )
-from spanbert_tf.tasks.task import Outcome, Task
+from spanbert_tf.tasks.task import ConfigT, Outcome, Task
 
 PREDICTIONS_FILE = "predictions.jsonl"
 
 
-class LabelTask(Task):
+class LabelTask(Task[Info, ConfigT]):
     """Assigns labels to texts, to pairs of texts, or to word pieces.
 
     The model and the manifest have `labels`, the names of the labels in the order of their numbers.
@@ -48,17 +48,17 @@ class LabelTask(Task):
         table_title: title of the table of the labels' scores.
     """
 
-    written_files = (PREDICTIONS_FILE,)
+    written_files: ClassVar[tuple[str, ...]] = (PREDICTIONS_FILE,)
     lines_file: ClassVar[str]
     label_key: ClassVar[str] = "label"
     first_label: ClassVar[int] = 0
     table_title: ClassVar[str] = "texts by class"
 
     def signatures(self, model: keras_hub.models.Task, top_k: int) -> Signatures:
-        """One signature: texts → their most probable labels, and the probabilities of all."""
+        """Returns one signature: texts → the most probable label, and the probabilities of all."""
 
         def classify(*texts: tf.Tensor) -> dict[str, tf.Tensor]:
-            x = model.preprocessor.pack_texts(*map(clean_texts, texts))
+            x = model.preprocessor.pack_texts(*[clean_texts(text) for text in texts])
             outputs = self.of_rows(model, x, top_k)
             best = tf.argmax(outputs["probabilities"], axis=-1)
             return {"labels": tf.gather(tf.constant(model.labels), best), **outputs}
@@ -68,39 +68,41 @@ class LabelTask(Task):
     def answer(
         self, model: keras_hub.models.Task, item: dict, found: dict, top_k: int
     ) -> dict | list[dict]:
-        """As the pipeline `text-classification`: the most probable labels."""
+        """Returns the most probable labels, as the pipeline `text-classification` does."""
         probabilities = found["probabilities"]
-        order = (-probabilities).argsort(kind="stable")[:top_k]
-        answers = [{"label": model.labels[n], "score": float(probabilities[n])} for n in order]
+        answers = []
+        for label_id in (-probabilities).argsort(kind="stable")[:top_k]:
+            score = float(probabilities[label_id])
+            answers.append({"label": model.labels[label_id], "score": score})
         return best_of(answers, top_k)
 
     def parse(
         self, rows: PackedRows, serialized: tf.Tensor, width: tf.Tensor
     ) -> tuple[dict[str, tf.Tensor], tf.Tensor]:
-        """Labels are numbers from 0, int32 [B] or [B, S]; see `Task.parse`."""
+        """Parses rows as `Task.parse`; labels are numbers from 0, int32 [B] or [B, S]."""
         x, labels = super().parse(rows, serialized, width)
         if self.first_label:
             labels -= self.first_label
         return x, labels
 
     def targets(self, model: keras_hub.models.Task, records: Records, y: tf.Tensor) -> tf.Tensor:
-        """Pairs the labels of records and model by name; -1 for labels that the model lacks."""
-        numbers = {name: number for number, name in enumerate(model.labels)}
-        of_model = [numbers.get(name, -1) for name in records.manifest.labels]
-        return tf.gather(tf.constant([-1, *of_model], y.dtype), y + 1)
+        """Converts the records' labels to the model's by their names; -1 if the model lacks one."""
+        model_ids = {name: label_id for label_id, name in enumerate(model.labels)}
+        ids_of_records = [model_ids.get(name, -1) for name in records.manifest.labels]
+        return tf.gather(tf.constant([-1, *ids_of_records], y.dtype), y + 1)
 
     def probabilities(self, model: keras_hub.models.Task, outputs: tf.Tensor) -> tf.Tensor:
-        """The probabilities of labels, float32 [..., C], from the outputs of the model."""
+        """Computes the probabilities of labels, float32 [..., C], from the outputs of the model."""
         return tf.nn.softmax(tf.cast(outputs, tf.float32))
 
     def of_rows(
         self, model: keras_hub.models.Task, x: dict[str, tf.Tensor], top_k: int
     ) -> dict[str, tf.Tensor]:
-        """The probabilities of all labels."""
+        """Computes the probabilities of all labels, as `probabilities`."""
         return {"probabilities": self.probabilities(model, model(x, training=False))}
 
     def predict_batch(self, model: keras_hub.models.Task, x: dict, outputs: tf.Tensor) -> Any:
-        """The probabilities of all labels, float32 [B, C]."""
+        """Computes the probabilities of all labels, float32 [B, C]."""
         return self.probabilities(model, outputs)
 
     def outcome(
@@ -109,18 +111,21 @@ class LabelTask(Task):
         records: Records,
         predictions: Sequence[np.ndarray],
     ) -> Outcome:
-        """The names of the most probable labels. A baseline has the labels of the records."""
+        """Decodes predictions to the names of the most probable labels.
+
+        A baseline predicts the labels of the records.
+        """
         labels = known_labels(model, records)
         gold = [line[self.label_key] for line in records.lines(self.lines_file)]
         predicted = [labels[int(row.argmax())] for row in predictions]
         return Outcome(model, records, predictions, gold, predicted, predicted)
 
     def class_scores(self, outcome: Outcome) -> ClassScores:
-        """The scores of each label."""
+        """Computes the scores of each label."""
         return class_scores(outcome.gold, outcome.predicted, all_labels(outcome))
 
     def tables(self, outcome: Outcome) -> Sequence[Table]:
-        """The scores of each label, and which labels are confused."""
+        """Returns the table of the labels' scores, and the confusion matrix."""
         scores = class_table(self.table_title, self.class_scores(outcome))
         labels = all_labels(outcome)
         return [scores, confusion_table(outcome.gold, outcome.predicted, labels)]
@@ -139,7 +144,7 @@ class LabelTask(Task):
         write_json_lines(os.path.join(output, PREDICTIONS_FILE), lines)
 
     def gold_labels(self, line: Mapping[str, Any]) -> Sequence[str]:
-        """The gold labels of a line."""
+        """Returns the gold labels of a line."""
         label = line[self.label_key]
         return [] if label is None else [label]
 
@@ -153,11 +158,11 @@ class LabelTask(Task):
 
 
 def known_labels(model: keras_hub.models.Task | None, records: Records) -> Sequence[str]:
-    """The labels that are predicted: those of the model, or of the records for a baseline."""
+    """Returns the labels that are predicted: the model's, or the records' for a baseline."""
     return records.manifest.labels if model is None else model.labels
 
 
 def all_labels(outcome: Outcome) -> list[str]:
-    """The labels that are predicted, and after them the others that are gold labels."""
+    """Returns the labels that are predicted, followed by other gold labels."""
     labels = [*known_labels(outcome.model, outcome.records), *outcome.gold]
     return list(dict.fromkeys(labels))

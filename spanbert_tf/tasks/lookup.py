@@ -1,6 +1,7 @@
 """Finds the task of records and of presets."""
 
 import os
+from typing import Any
 
 import tensorflow as tf
 
@@ -13,7 +14,7 @@ from spanbert_tf.tasks.task import Task
 
 
 def records_task_name(directory: str | os.PathLike) -> str | None:
-    """The name of the task whose manifest lies in a directory; `None` if there is no manifest."""
+    """Returns the task whose manifest is in a directory; `None` if there is no manifest."""
     for name in task_names():
         if os.path.isfile(os.path.join(directory, info_file(name))):
             return name
@@ -21,7 +22,7 @@ def records_task_name(directory: str | os.PathLike) -> str | None:
 
 
 def task_of_records(directory: str | os.PathLike) -> Task:
-    """The task that records were written for, by the name of their manifest.
+    """Returns the task that records were written for, by the name of their manifest.
 
     Raises:
         BadInputError: the directory does not hold records of a task.
@@ -29,7 +30,7 @@ def task_of_records(directory: str | os.PathLike) -> Task:
     name = records_task_name(directory)
     if name is not None:
         return load_task(name)
-    refuse_other_records(directory, ANY_TASK)
+    refuse_other_records(os.fspath(directory), ANY_TASK)
     raise BadInputError(
         f"{directory}: holds no records of a task; write them with `spanbert-tf prepare`, "
         "for example `prepare squad`"
@@ -54,7 +55,7 @@ def open_records(directory: str | os.PathLike | Records, task: Task | None = Non
     return Records.of(directory, task.manifest_class)
 
 
-def task_dataset(directory: str | os.PathLike | Records, **options: bool | int) -> tf.data.Dataset:
+def task_dataset(directory: str | os.PathLike | Records, **options: Any) -> tf.data.Dataset:
     """Reads the records of any task in batches, for `fit` and `predict` of its model.
 
     Args:
@@ -75,7 +76,7 @@ def task_dataset(directory: str | os.PathLike | Records, **options: bool | int) 
 def task_of_preset(
     preset: str | os.PathLike | Preset, records_task: str | None = None
 ) -> Task | None:
-    """The task whose model a preset holds; `None` if it holds another model.
+    """Returns the task whose model a preset contains; `None` if it contains another model.
 
     Several tasks can share a class of models. The task of the records comes first, then the tasks
     of this package, then the tasks of other packages.

@@ -1,6 +1,6 @@
 """Texts with marked parts, as `inspect` shows them.
 
-A marked part stands between » and «, in colour on a terminal, and its name follows it.
+A marked part is between » and «, in colour on a terminal, and is followed by its name.
 """
 
 from collections.abc import Iterable, Sequence
@@ -13,11 +13,11 @@ from spanbert_tf.text.vocabulary import CONTINUATION_PREFIX, is_continuation
 
 _MARKED = "bold black on green"
 _NAME = "green"
-Part = tuple[int, int, str]  # first character, the one after the last, name
+Part = tuple[int, int, str]  # index of the first character, index after the last one, name
 
 
 def pieces_of_row(x: dict[str, np.ndarray], vocabulary: Sequence[str]) -> list[str]:
-    """The word pieces of the first row of a batch, without padding.
+    """Returns the word pieces of the first row of a batch, without padding.
 
     Args:
         x: `token_ids` and `padding_mask`, int [B, S].

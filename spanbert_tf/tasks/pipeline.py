@@ -74,7 +74,7 @@ class Pipeline(abc.ABC):
 
     @abc.abstractmethod
     def signatures(self, model: keras_hub.models.Task, top_k: int) -> Signatures:
-        """The graph functions of texts, for exports and raw prediction.
+        """Returns the graph functions of texts, for exports and raw prediction.
 
         Args:
             model: a trained model with its preprocessor.
@@ -102,7 +102,7 @@ class Pipeline(abc.ABC):
         """
 
     def fields_of(self, model: keras_hub.models.Task) -> tuple[str, ...]:
-        """The fields that a model reads; by default they do not depend on the model."""
+        """Returns the fields that a model reads; by default they do not depend on the model."""
         return self.fields
 
     def check(self, model: keras_hub.models.Task, item: dict) -> dict:
@@ -132,7 +132,7 @@ class Pipeline(abc.ABC):
         return outputs if isinstance(outputs, dict) else {"outputs": outputs}
 
     def readme_values(self, model: keras_hub.models.Task) -> dict[str, Any]:
-        """Values for the README's template, in addition to those that all templates get.
+        """Returns values for the README's template, besides those that all templates get.
 
         `texts` is the example as the tokenizer of a client takes it: a text, or a pair of texts.
         """
@@ -143,7 +143,7 @@ class Pipeline(abc.ABC):
         return without_padding(model.preprocessor(x=self._example_texts(model)))
 
     def _example_texts(self, model: keras_hub.models.Task) -> str | tuple[str, ...]:
-        """The example as preprocessors take it: a text, or a tuple of texts."""
+        """Returns the example as preprocessors take it: a text, or a tuple of texts."""
         texts = tuple(self.example[name] for name in self.fields_of(model))
         if len(texts) == 1:
             return texts[0]
@@ -152,7 +152,7 @@ class Pipeline(abc.ABC):
     def row_signature(
         self, model: keras_hub.models.Task, top_k: int
     ) -> tuple[Callable[..., dict[str, tf.Tensor]], list[tf.TensorSpec]]:
-        """The graph function of packed rows, and the specs of its inputs."""
+        """Returns the graph function of packed rows, and the specs of its inputs."""
         names = self.row_names or tuple(model.input)
         specs = [tf.TensorSpec(model.input[name].shape, tf.int32, name=name) for name in names]
 
@@ -184,8 +184,9 @@ class Pipeline(abc.ABC):
             texts = {"serving_default": rows}
         example = {name: row.numpy().tolist() for name, row in self.example_rows(model).items()}
         row_inputs = runtime.inputs(rows[1], example) if runtime else rows[1]
+        description = inspect.getdoc(type(self)) or self.name
         values = {
-            "description": inspect.getdoc(type(self)).split("\n\n")[0],
+            "description": description.split("\n\n")[0],
             "fields": self.fields_of(model),
             "has_texts": with_texts,
             "inputs": describe_inputs(row_inputs, example),
@@ -294,7 +295,7 @@ def without_padding(x: dict[str, tf.Tensor]) -> dict[str, tf.Tensor]:
 
 
 def _column(batch: Sequence[dict], spec: tf.TensorSpec) -> tf.Tensor:
-    """The values of one input of a signature: string [N], or numbers [N, …]."""
+    """Returns the values of one input of a signature: string [N], or numbers [N, …]."""
     values = [item[spec.name] for item in batch]
     if spec.dtype == tf.string:
         return string_tensor(values)
@@ -302,7 +303,7 @@ def _column(batch: Sequence[dict], spec: tf.TensorSpec) -> tf.Tensor:
 
 
 def best_of(answers: list[dict], top_k: int) -> dict | list[dict]:
-    """The first answer itself if `top_k` is 1, as in `transformers`; otherwise a list."""
+    """Returns the first answer itself if `top_k` is 1, as `transformers`; otherwise a list."""
     if top_k == 1:
         return answers[0]
     return answers[:top_k]

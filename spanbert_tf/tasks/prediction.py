@@ -1,9 +1,10 @@
-"""Predictions for records and for raw inputs, and exports that predict."""
+"""`predict` and `export`: predictions for records and for raw inputs, and exports of models."""
 
 import json
 import os
 import sys
 from collections.abc import Callable, Iterable, Iterator, Mapping
+from typing import Any
 
 import keras_hub
 
@@ -26,7 +27,7 @@ _ADVICE = (
 )
 SAVED_MODEL = "saved_model"
 _SHOWN_LABELS = 20
-# The keys of each kind of prediction. A file is one of predictions if a line has exactly these.
+# The keys of each kind of prediction. A file contains predictions if a line has exactly such keys.
 _SHAPES = (
     {"label", "score"},
     {"entity_group", "score", "word", "start", "end"},
@@ -73,22 +74,23 @@ class Predictor:
 
     def __init__(self, preset: str | os.PathLike, precision: str = "float32") -> None:
         self._functions: dict[int | None, Callable[..., list]] = {}  # traced once each
-        preset = Preset.of(preset)
-        self.preset = preset.name
-        self._pipeline = pipeline_of_preset(preset)
-        if self._pipeline is None:
+        opened = Preset.of(preset)
+        self.preset = opened.name
+        pipeline = pipeline_of_preset(opened)
+        if pipeline is None:
             raise BadInputError(
-                f"{preset}: holds an encoder and no trained head; fine-tune it first"
+                f"{opened}: holds an encoder and no trained head; fine-tune it first"
             )
+        self._pipeline = pipeline
         self.task = self._pipeline.name
-        self._model = preset.trained_task(self._pipeline.model_class, precision)
+        self._model = opened.trained_task(self._pipeline.model_class, precision)
         self.fields = self._pipeline.fields_of(self._model)
         self.labels: tuple[str, ...] = tuple(getattr(self._model, "labels", None) or ())
 
     def __repr__(self) -> str:
         parts = [f"{self.preset!r}", f"task={self.task!r}", f"fields={self.fields!r}"]
         if self.labels:
-            shown = ", ".join(map(repr, self.labels[:_SHOWN_LABELS]))
+            shown = ", ".join(repr(label) for label in self.labels[:_SHOWN_LABELS])
             more = len(self.labels) - _SHOWN_LABELS
             if more > 0:
                 shown += f", … {more} more"
@@ -104,22 +106,26 @@ class Predictor:
         """Predicts for one input or several; see the class."""
         if top_k not in self._functions:
             self._functions[top_k] = self._pipeline.predictor(self._model, top_k)
-        if hasattr(inputs, "to_dict") and hasattr(inputs, "columns"):  # whose items are its columns
+        answer = self._functions[top_k]
+        # The items of a data frame of pandas are its columns.
+        if hasattr(inputs, "to_dict") and hasattr(inputs, "columns"):
             raise BadInputError(
                 f"a {type(inputs).__name__} is no list of inputs; give df.to_dict('records'), or a "
                 "column of texts"
             )
         if isinstance(inputs, Mapping):
             inputs = dict(inputs)
-        is_single = isinstance(inputs, str | dict)
-        if is_single or not isinstance(inputs, Iterable) or isinstance(inputs, bytes):
-            inputs = [inputs]  # what is no input is refused
-        found = self._functions[top_k](inputs, batch_size)
-        return found[0] if is_single else found
+        if isinstance(inputs, str | dict):
+            return answer([inputs], batch_size)[0]
+        if isinstance(inputs, bytes) or not isinstance(inputs, Iterable):
+            return answer([inputs], batch_size)  # raises an error that says what is wrong
+        return answer(inputs, batch_size)
 
 
 def pipeline_of_preset(preset: Preset) -> Pipeline | None:
-    """The pipeline of a preset: its task, masked language modelling, or `None` for an encoder.
+    """Returns the pipeline of a preset, or `None` if no trained model answers inputs.
+
+    It is the task of a fine-tuned model, and masked language modelling or text embedding of others.
 
     Raises:
         BadInputError: there is no such preset.
@@ -158,15 +164,16 @@ def run_prediction(
     """
     task = task_of_records(data)
     kind = OutputKind("predictions", task.written_files[0], task.written_files[1:])
-    output = Output(output, kind, overwrite=overwrite).check()
+    written = Output(output, kind, overwrite=overwrite)
+    written.check()
     records = open_records(data, task)
     task, model = load_task_model(preset, [records], precision)
     with records.named_damage():
         predictions = task.predict(model, records, batch_size=batch_size)
         outcome = task.outcome(model, records, predictions)
-    with Output(output, kind, overwrite=overwrite).written() as directory:
+    with written.written() as directory:
         task.write(outcome, directory)
-    print_line(f"{output}: predictions for {len(predictions):,} records")
+    print_line(f"{written.path}: predictions for {len(predictions):,} records")
 
 
 def predict_lines(
@@ -199,8 +206,9 @@ def predict_lines(
             task that reads more; or the output is the source, exists or cannot be written.
     """
     if output != "-":
-        if all(map(os.path.exists, (source, output))) and os.path.samefile(source, output):
-            raise BadInputError(f"{output}: is --input, too; name another output")
+        both_exist = os.path.exists(source) and os.path.exists(output)
+        if both_exist and os.path.samefile(source, output):
+            raise BadInputError(f"{output}: is also --input; name another output")
         kind = FileKind("predictions", _holds_predictions)
         output = Output(output, kind, overwrite=overwrite).check()
     lines = dict(_read_lines(source, source_format))
@@ -236,7 +244,7 @@ def export_preset(
     file_format: str = SAVED_MODEL,
     sequence_length: int | None = None,
     int8: bool = False,
-    **options: object,
+    **options: Any,
 ) -> str:
     """Writes `output/version/`, a SavedModel for TF Serving or a file for another runtime.
 
@@ -270,15 +278,11 @@ def export_preset(
             "give --embeddings for what its encoder computes"
         )
     runtime = None
-    if file_format == SAVED_MODEL:
-        if sequence_length is not None or int8:
-            raise BadInputError("--sequence-length and --int8 are of --format litert")
-    elif why := getattr(pipeline.model_class, "needs_tensorflow", ""):
-        raise BadInputError(f"--format {file_format}: {why}")
-    elif options.get("precision", "float32") != "float32":
-        raise BadInputError(f"--format {file_format}: computes in float32; leave --precision out")
-    else:
+    if file_format != SAVED_MODEL:
+        _check_runtime(pipeline, file_format, options.get("precision", "float32"))
         runtime = RowExport(file_format, sequence_length, int8)
+    elif sequence_length is not None or int8:
+        raise BadInputError("--sequence-length and --int8 are options of --format litert")
 
     def served(model: keras_hub.models.Task) -> Served:
         if sequence_length is not None:
@@ -302,8 +306,17 @@ def export_preset(
     )
 
 
+def _check_runtime(pipeline: Pipeline, file_format: str, precision: str) -> None:
+    """Raises `BadInputError` if another runtime than TensorFlow cannot run a pipeline's model."""
+    needs_tensorflow = getattr(pipeline.model_class, "needs_tensorflow", "")
+    if needs_tensorflow:
+        raise BadInputError(f"--format {file_format}: {needs_tensorflow}")
+    if precision != "float32":
+        raise BadInputError(f"--format {file_format}: computes in float32; leave --precision out")
+
+
 def _as_json(found: list | dict) -> str:
-    """Formats predictions as a line of JSON, with JSON's escapes for what acts on a terminal."""
+    """Formats predictions as a line of JSON. Characters that control a terminal are escaped."""
     text = json.dumps(found, ensure_ascii=False)
     if text.isascii() and text.isprintable():
         return text
@@ -311,9 +324,10 @@ def _as_json(found: list | dict) -> str:
 
 
 def _escaped(character: str) -> str:
-    if character == "\x7f":  # JSON does not escape this one
+    """Returns JSON's escape for a character."""
+    if character == "\x7f":  # `json` does not escape it
         return r"\u007f"
-    if "\ud800" <= character <= "\udfff":  # half of a surrogate pair, which is written as `?`
+    if "\ud800" <= character <= "\udfff":  # half of a surrogate pair; it is written as `?`
         return character
     return json.dumps(character)[1:-1]
 
@@ -333,19 +347,19 @@ def _holds_predictions(path: str) -> bool:
 
 
 def _name(source: str) -> str:
+    """Returns the name of the inputs in errors."""
     return "standard input" if source == "-" else source
 
 
 def _read_lines(source: str, source_format: str) -> Iterator[tuple[int, str | dict]]:
-    """The number and the raw input of each line. Blank lines of JSON lines are skipped."""
+    """Yields the number and the raw input of each line. Blank lines of JSON lines are skipped."""
     name = _name(source)
-    if source != "-":
+    is_file = source != "-"
+    if is_file:
         refuse_device(source)
+    file = source if is_file else 0  # 0 is standard input, which stays open
     try:
-        # Standard input, descriptor 0, stays open.
-        is_file = source != "-"
-        options = {"encoding": "utf-8-sig", "newline": "\n", "closefd": is_file}
-        with open(source if is_file else 0, **options) as lines:
+        with open(file, encoding="utf-8-sig", newline="\n", closefd=is_file) as lines:
             for number, line in enumerate(lines, start=1):
                 if source_format == "text":
                     yield number, line.removesuffix("\n").removesuffix("\r")
@@ -356,6 +370,7 @@ def _read_lines(source: str, source_format: str) -> Iterator[tuple[int, str | di
 
 
 def _read_line(line: str, place: str) -> dict:
+    """Parses a line that must be a JSON object."""
     found = parse_json(line, object, place, _ADVICE)
     if not isinstance(found, dict):
         raise BadInputError(f"{place}: is no JSON object; {_ADVICE}")

@@ -1,4 +1,4 @@
-"""The writer of records that all tasks share: rows, lengths, vocabulary and manifest."""
+"""The writer of records for all tasks: it writes rows, lengths, vocabulary and manifest."""
 
 import abc
 import collections
@@ -6,12 +6,12 @@ import json
 import os
 import time
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from typing import Any, ClassVar, NamedTuple
+from typing import Any, ClassVar, Generic, NamedTuple
 
 import numpy as np
 
 from spanbert_tf.data.manifest import VOCABULARY_FILE, token_id_dtype, vocabulary_hash
-from spanbert_tf.data.records import ROW_TOKEN_IDS, TaskManifest
+from spanbert_tf.data.records import ROW_TOKEN_IDS, Info, TaskManifest
 from spanbert_tf.data.tfrecords import record_writer, save_lengths, serialize_features
 from spanbert_tf.files.contents import checksums
 from spanbert_tf.files.output import Output, OutputKind, write_text
@@ -36,8 +36,10 @@ class Row(NamedTuple):
     lists: Mapping[str, np.ndarray]
 
 
-class RowMaker(abc.ABC):
+class RowMaker(abc.ABC, Generic[Info]):
     """Makes the rows of a task's records for `write_task_records`.
+
+    A subclass derives from `RowMaker` or from `RowMaker[ManifestClass]`.
 
     Attributes:
         manifest_class: class of the manifest, which names the files.
@@ -47,7 +49,7 @@ class RowMaker(abc.ABC):
         lines: the JSON lines of each file beside the rows: name of the file → lines.
     """
 
-    manifest_class: ClassVar[type[TaskManifest]]
+    manifest_class: type[Info]
     title: ClassVar[str]
     is_labelled = True
 
@@ -66,11 +68,11 @@ class RowMaker(abc.ABC):
         """
 
     def described(self) -> dict[str, Any]:
-        """The values of the manifest's own fields. It is called after the rows were written."""
+        """Returns the values of the manifest's own fields. Called after all rows are written."""
         return {}
 
     def counted(self, written: Mapping[str, int]) -> dict[str, int]:
-        """The manifest's `counts`.
+        """Returns the manifest's `counts`.
 
         Args:
             written: the numbers of `rows` and of their `tokens`.
@@ -80,8 +82,13 @@ class RowMaker(abc.ABC):
             counts["training_rows"] = 0
         return counts
 
-    def summary(self, manifest: TaskManifest, seconds: float) -> Iterator[str]:
-        """Lines that are printed at the end; the first one follows the name of the output."""
+    def summary(self, manifest: Info, seconds: float) -> Iterator[str]:
+        """Yields the lines that are printed at the end. The first follows the name of the output.
+
+        Args:
+            manifest: manifest of the records.
+            seconds: duration of the command.
+        """
         yield f"{manifest.num_rows:,} rows, {manifest.num_tokens:,} tokens, {seconds:.1f} s"
 
 
@@ -102,14 +109,14 @@ class RowPacker:
             first: token ids, int [T].
             *second: token ids of the second segment, if there is one.
         """
-        parts = [[self._start]]
+        parts: list[Sequence[int] | np.ndarray] = [[self._start]]
         for segment in (first, *second):
             parts += [segment, [self._end]]
         return np.concatenate(parts), 2 + len(first)
 
 
 def write_task_records(
-    maker: RowMaker,
+    maker: RowMaker[Info],
     output: str,
     *,
     preset: str | None = None,
@@ -119,12 +126,12 @@ def write_task_records(
     language: str | None = None,
     sequence_length: int,
     overwrite: bool = False,
-) -> TaskManifest:
-    """Writes a directory of records, which appears whole or not at all, and prints a summary.
+) -> Info:
+    """Writes a directory of records, completely or not at all, and prints a summary.
 
     Args:
         maker: makes the rows.
-        output: directory, new or empty.
+        output: directory that is new or empty.
         preset: name of the preset to be fine-tuned; see `chosen_vocabulary`.
         vocabulary: as for `chosen_vocabulary`.
         lowercase: as for `chosen_vocabulary`.
@@ -145,7 +152,8 @@ def write_task_records(
     started = time.monotonic()
     manifest_class = maker.manifest_class
     kind = OutputKind(maker.title, manifest_class.file_name(), manifest_class.needed_files())
-    output = Output(output, kind, overwrite=overwrite).check()
+    written = Output(output, kind, overwrite=overwrite)
+    output = written.check()
     pieces, casing = chosen_vocabulary(
         preset=preset,
         vocabulary=vocabulary,
@@ -153,7 +161,7 @@ def write_task_records(
         strip_accents=strip_accents,
         language=language,
     )
-    with Output(output, kind, overwrite=overwrite).written() as unfinished:
+    with written.written() as unfinished:
         manifest = _write_files(unfinished, maker, pieces, casing, sequence_length)
     first, *others = maker.summary(manifest, time.monotonic() - started)
     for line in (f"{output}: {first}", *others):
@@ -163,11 +171,11 @@ def write_task_records(
 
 
 def _next_commands(manifest: TaskManifest, output: str, preset: str) -> Iterator[list[str]]:
-    """The commands that use the records: `inspect`, then `finetune`; without labels, `predict`."""
+    """Yields commands that use the records: `inspect`, and `finetune` or `predict`."""
     yield ["spanbert-tf", "inspect", output]
     if not manifest.num_training_rows:
-        answers = ["--data", output, "--output", "predictions"]
-        yield ["spanbert-tf", "predict", "--preset", "PRESET", *answers]
+        files = ["--data", output, "--output", "predictions"]
+        yield ["spanbert-tf", "predict", "--preset", "PRESET", *files]
         return
     name = manifest.shipped_config
     command = ["spanbert-tf", "finetune", "--config", name or "CONFIG"]
@@ -180,13 +188,18 @@ def _next_commands(manifest: TaskManifest, output: str, preset: str) -> Iterator
 
 
 def _as_yaml(value: object) -> str:
+    """Returns a value as the option `--set` takes it."""
     return value if isinstance(value, str) else json.dumps(value)
 
 
 def _write_files(
-    directory: str, maker: RowMaker, pieces: Sequence[str], casing: Casing, sequence_length: int
-) -> TaskManifest:
-    """Writes all files into an empty directory; the manifest, which is returned, comes last."""
+    directory: str,
+    maker: RowMaker[Info],
+    pieces: Sequence[str],
+    casing: Casing,
+    sequence_length: int,
+) -> Info:
+    """Writes all files to an empty directory, the manifest last, and returns the manifest."""
     manifest_class = maker.manifest_class
     rows = maker.rows(pieces, casing, sequence_length)
     path = os.path.join(directory, manifest_class.rows_file)
@@ -216,8 +229,8 @@ def _write_rows(path: str, rows: Iterable[Row], id_dtype: str) -> dict[str, int]
         for numbers, lists in rows:
             ids = lists[ROW_TOKEN_IDS].astype(np.dtype(id_dtype).newbyteorder("<"))
             lengths.append(len(ids))
-            stored = {**lists, ROW_TOKEN_IDS: ids}
-            raw = {name: values.tobytes() for name, values in stored.items()}
+            raw = {name: values.tobytes() for name, values in lists.items()}
+            raw[ROW_TOKEN_IDS] = ids.tobytes()
             write(serialize_features(numbers, raw))
     save_lengths(path, lengths)
     return {"rows": len(lengths), "tokens": sum(lengths)}

@@ -26,8 +26,12 @@ _MARKED_TEXTS = """{% from "parts.html" import marked %}{% include "marks.html" 
 {% for parts in texts %}
 <p>{{ marked(parts) }}</p>
 {% endfor %}"""
-_ERRORS, _RIGHT = "errors", "right"  # filters of every page
-_AVERAGES = ("micro", "macro", "weighted")  # those of scikit-learn and seqeval
+# Filters of every page.
+_ERRORS = "errors"
+_RIGHT = "right"
+_AVERAGES = ("micro", "macro", "weighted")  # as in scikit-learn and seqeval
+# A part of a text, the kind of its mark or `None`, and the note of its mark.
+MarkedPart = tuple[str, str | None, str]
 
 
 class Table(NamedTuple):
@@ -119,12 +123,12 @@ def marked_parts(
     golds: Iterable[Sequence],
     chosen: Iterable[Sequence],
     notes: tuple[str, str, str],
-) -> list[tuple[str, str | None, str]]:
+) -> list[MarkedPart]:
     """Splits a text into parts, each with the kind and the note of its mark.
 
-    The kind is `gold` or `model` where only places of one sort are, `both` where a place with the
-    same borders and name is of both sorts, `overlap` where different places are, and `None`
-    elsewhere. The note names the places that begin at the part.
+    The kind is `gold` or `model` if the part is only in places of that sort, `both` if a place with
+    the same borders and the same name is of both sorts, `overlap` if it is in different places, and
+    `None` if it is in no place. The note names the places that begin at the part.
 
     Args:
         text: text of the record.
@@ -132,19 +136,27 @@ def marked_parts(
         chosen: the places that the model chose, as `golds`.
         notes: notes for a place of `golds`, of `chosen` and of both.
     """
-    of_gold, of_model = (set(map(tuple, places)) for places in (golds, chosen))
-    kinds = dict.fromkeys(of_gold, "gold") | dict.fromkeys(of_model, "model")
-    kinds |= dict.fromkeys(of_gold & of_model, "both")
-    changes = {border: collections.Counter() for border in (0, len(text))}  # of open places
-    names = collections.defaultdict(list)
+    gold_places = {tuple(place) for place in golds}
+    model_places = {tuple(place) for place in chosen}
+    kinds = dict.fromkeys(gold_places, "gold") | dict.fromkeys(model_places, "model")
+    kinds |= dict.fromkeys(gold_places & model_places, "both")
     note_of = dict(zip(("gold", "model", "both"), notes, strict=True))
+    # Index of a character → how the number of open places of each kind changes there.
+    changes: dict[int, collections.Counter[str]] = {
+        0: collections.Counter(),
+        len(text): collections.Counter(),
+    }
+    names: dict[int, list[str]] = collections.defaultdict(list)  # of the places that begin there
     for place in sorted(kinds, key=lambda place: (*place[:2], kinds[place])):
         start, end, *name = place
+        kind = kinds[place]
         if start < end:
-            names[start].append(" ".join([*map(str, filter(None, name)), note_of[kinds[place]]]))
-            changes.setdefault(start, collections.Counter())[kinds[place]] += 1
-            changes.setdefault(end, collections.Counter())[kinds[place]] -= 1
-    parts, num_open = [], collections.Counter()
+            words = [str(word) for word in name if word]
+            names[start].append(" ".join([*words, note_of[kind]]))
+            changes.setdefault(start, collections.Counter())[kind] += 1
+            changes.setdefault(end, collections.Counter())[kind] -= 1
+    parts: list[MarkedPart] = []
+    num_open: collections.Counter[str] = collections.Counter()
     for start, end in itertools.pairwise(sorted(changes)):
         num_open.update(changes[start])
         open_kinds = {kind for kind, count in num_open.items() if count}
@@ -152,13 +164,14 @@ def marked_parts(
     return parts
 
 
-def marked_html(texts: Iterable[Sequence[tuple[str, str | None, str]]]) -> markupsafe.Markup:
-    """Renders texts in parts (`marked_parts`) as HTML with the marks of reports, for notebooks."""
+def marked_html(texts: Iterable[Sequence[MarkedPart]]) -> markupsafe.Markup:
+    """Renders the parts of texts (`marked_parts`) as HTML with the marks of reports."""
     template = _environment().from_string(_MARKED_TEXTS)
     return markupsafe.Markup(template.render(texts=texts))
 
 
 def _environment(*folders: str) -> jinja2.Environment:
+    """Returns the environment of templates in some folders and in the folder of this module."""
     return jinja2.Environment(
         loader=jinja2.FileSystemLoader([*folders, os.path.dirname(os.path.abspath(__file__))]),
         autoescape=True,
@@ -168,9 +181,12 @@ def _environment(*folders: str) -> jinja2.Environment:
 
 
 def _kind_of_part(kinds: set[str]) -> str | None:
+    """Returns the kind of a part's mark; `kinds` are those of the places that the part is in."""
     if "both" in kinds:
         return "both"
-    return "overlap" if len(kinds) > 1 else next(iter(kinds), None)
+    if len(kinds) > 1:
+        return "overlap"
+    return next(iter(kinds), None)
 
 
 def is_report(path: str) -> bool:
@@ -201,14 +217,14 @@ class ClassScore(NamedTuple):
 
 
 class ClassScores(NamedTuple):
-    """The scores of each class; and their micro, macro and weighted averages."""
+    """The scores of each class, and their micro, macro and weighted averages."""
 
     classes: list[ClassScore]
     averages: list[ClassScore]
 
 
 def average_name(kind: str, without: str | None = None) -> str:
-    """The name of an average, such as "macro avg", as in scikit-learn and seqeval."""
+    """Returns the name of an average, such as "macro avg", as scikit-learn and seqeval do."""
     if without:
         return f"{kind} avg without {without}"
     return f"{kind} avg"
@@ -220,7 +236,7 @@ def class_scores(
     labels: Sequence[str],
     without: str | None = None,
 ) -> ClassScores:
-    """The scores of each class, and averages over the classes that occur.
+    """Computes the scores of each class, and averages over the classes that occur.
 
     Args:
         gold: the gold label of each record.
@@ -235,30 +251,37 @@ def class_scores(
             gold, predicted, labels=list(names), average=average, zero_division=0
         )
 
-    *shares, support = (column.tolist() for column in computed(labels, None))
-    percents = ([100 * value for value in column] for column in shares)
-    # scikit-learn's counts are floats if a class does not occur.
-    classes = list(map(ClassScore, labels, *percents, map(int, support)))
+    def in_percent(name: str, scores: Sequence[float], support: int) -> ClassScore:
+        precision, recall, f1 = [100 * float(score) for score in scores]
+        return ClassScore(name, precision, recall, f1, support)
+
+    *columns, supports = computed(labels, None)
+    classes = []
+    for index, label in enumerate(labels):
+        scores = [column[index] for column in columns]
+        # scikit-learn's counts are floats if a class does not occur.
+        classes.append(in_percent(label, scores, int(supports[index])))
     found = set(gold) | set(predicted)
     averaged = [label for label in labels if label in found and label != without]
     num_averaged = sum(score.support for score in classes if score.name in averaged)
     averages = []
     for kind in _AVERAGES if averaged else ():
-        *shares, _ = computed(averaged, kind)
-        percents = (100 * float(share) for share in shares)
-        averages.append(ClassScore(average_name(kind, without), *percents, num_averaged))
+        *scores, _ = computed(averaged, kind)
+        averages.append(in_percent(average_name(kind, without), scores, num_averaged))
     return ClassScores(classes, averages)
 
 
 def class_table(title: str, scores: ClassScores) -> Table:
-    """The table of scores: a row for each class, and the averages."""
-    rows, totals = ([_cells(score) for score in part] for part in scores)
+    """Makes the table of scores: a row for each class, and the averages."""
+    rows = [_cells(score) for score in scores.classes]
+    totals = [_cells(score) for score in scores.averages]
     return Table(title, ("", "precision", "recall", "F1", "support"), rows, totals)
 
 
 def _cells(score: ClassScore) -> list[str]:
-    shares = [f"{value:.2f}" for value in score[1:-1]]
-    return [score.name, *shares, f"{score.support:,}"]
+    """Formats the scores of a class as the cells of a row."""
+    percents = [f"{value:.2f}" for value in (score.precision, score.recall, score.f1)]
+    return [score.name, *percents, f"{score.support:,}"]
 
 
 def confusion_table(
@@ -267,7 +290,7 @@ def confusion_table(
     labels: Sequence[str],
     columns: Sequence[str] | None = None,
 ) -> Table:
-    """The confusion matrix; for many classes, the most frequent confusions.
+    """Makes the confusion matrix; for many classes, a table of the most frequent confusions.
 
     Args:
         gold: the gold label of each record.
@@ -277,10 +300,15 @@ def confusion_table(
     """
     counts = collections.Counter(zip(gold, predicted, strict=True))
     if len(labels) > _MATRIX_CLASSES:
-        wrong = collections.Counter({pair: n for pair, n in counts.items() if pair[0] != pair[1]})
-        rows = [(*pair, f"{count:,}") for pair, count in wrong.most_common(SHOWN_CONFUSIONS)]
-        heads = ("gold", "predicted", "count")
-        return Table("most frequent confusions", heads, rows, num_names=2)
+        confused: collections.Counter[tuple[str, str]] = collections.Counter()
+        for pair, count in counts.items():
+            if pair[0] != pair[1]:
+                confused[pair] = count
+        most_frequent = [
+            (*pair, f"{count:,}") for pair, count in confused.most_common(SHOWN_CONFUSIONS)
+        ]
+        columns = ("gold", "predicted", "count")
+        return Table("most frequent confusions", columns, most_frequent, num_names=2)
     columns = labels if columns is None else columns
     numbers = {label: str(number) for number, label in enumerate(labels, start=1)}
     if sum(map(len, columns)) <= _NAMED_CHARACTERS:
@@ -288,6 +316,6 @@ def confusion_table(
     rows = []
     for label in labels:
         name = f"{numbers[label]} {label}" if numbers else label
-        rows.append((name, *(f"{counts[label, other]:,}" for other in columns)))
-    heads = (numbers.get(name, name) for name in columns)
+        rows.append([name, *[f"{counts[label, other]:,}" for other in columns]])
+    heads = [numbers.get(name, name) for name in columns]
     return Table("confusion matrix", ("gold \\ predicted", *heads), rows)

@@ -42,7 +42,7 @@ TASKS = {
 
 
 def task_names() -> list[str]:
-    """The names of all tasks. Tasks of other packages come after the tasks of this package."""
+    """Returns the names of all tasks. Tasks of other packages come last."""
     return list(TASKS | _entry_points())
 
 
@@ -54,7 +54,8 @@ def load_task(name: str) -> Any:
     """
     if name in TASKS:
         return load(_place(name, "task", TASKS[name].class_name))()
-    if point := _entry_points().get(name):
+    point = _entry_points().get(name)
+    if point:
         try:
             return point.load()()
         except (ImportError, AttributeError) as error:
@@ -76,23 +77,23 @@ def load_task_config(name_or_path: str, overrides: Sequence[str] = ()) -> "Finet
 
 
 def task_config_class(name: str) -> "type[FinetuningConfig]":
-    """The configuration class of a task. For a task of another package, this imports the task."""
+    """Returns the configuration class of a task. A task of another package is imported for it."""
     if name in TASKS:
         return load(_place(name, "records", f"{TASKS[name].class_name}Config"))
     return load_task(name).config_class
 
 
 def prepare_commands() -> dict[str, str]:
-    """The `prepare` commands of the tasks of this package: name → `"module:function"`."""
-    return {
-        command: _place(name, "prepare", f"prepare_{command}")
-        for name, entry in TASKS.items()
-        for command in entry.commands
-    }
+    """Returns the `prepare` commands of this package's tasks: name → `"module:function"`."""
+    functions = {}
+    for name, entry in TASKS.items():
+        for command in entry.commands:
+            functions[command] = _place(name, "prepare", f"prepare_{command}")
+    return functions
 
 
 def commands_of_task(name: str) -> tuple[str, ...]:
-    """The names of the `prepare` commands that write the records of a task.
+    """Returns the names of the `prepare` commands that write the records of a task.
 
     A task of another package is expected to have one command, named like the task.
     """
@@ -102,9 +103,11 @@ def commands_of_task(name: str) -> tuple[str, ...]:
 
 
 def _place(task: str, module: str, attribute: str) -> str:
+    """Returns the place of an attribute in a task's folder, as `lazy.load` takes it."""
     return f"spanbert_tf.tasks.{task}.{module}:{attribute}"
 
 
 def _entry_points() -> dict[str, importlib.metadata.EntryPoint]:
+    """Returns the entry points of other packages' tasks by the names of the tasks, sorted."""
     points = importlib.metadata.entry_points(group=ENTRY_POINTS)
     return {point.name: point for point in sorted(points, key=lambda point: point.name)}

@@ -9,8 +9,9 @@ Dimensions: B rows of a batch, S positions of a row.
 import abc
 import dataclasses
 import functools
+import operator
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from typing import Any, ClassVar
+from typing import Any, ClassVar, Generic, TypeVar
 
 import keras
 import keras_hub
@@ -20,7 +21,7 @@ from rich.text import Text
 
 from spanbert_tf.config import FinetuningConfig
 from spanbert_tf.data.batches import PackedRows, packed_batches
-from spanbert_tf.data.records import Records, TaskManifest
+from spanbert_tf.data.records import Info, Records
 from spanbert_tf.models import SpanBertBackbone, SpanBertTokenizer
 from spanbert_tf.models.objective import ObjectiveSums, mean_loss
 from spanbert_tf.models.train_step import traced_once, with_model
@@ -30,7 +31,7 @@ from spanbert_tf.tasks.report import Table
 from spanbert_tf.terminal import show_progress
 from spanbert_tf.training.checkpoints import Best
 
-Model = keras_hub.models.Task
+ConfigT = TypeVar("ConfigT", bound=FinetuningConfig)
 Predictions = Sequence[Any]  # one for each item of the records; the type is the task's own
 
 
@@ -49,7 +50,7 @@ class Outcome:
         note: what a reader of the scores has to know; empty if there is nothing.
     """
 
-    model: Model | None
+    model: keras_hub.models.Task | None
     records: Records
     predictions: Predictions
     gold: Sequence[Any]
@@ -59,15 +60,17 @@ class Outcome:
 
     @property
     def by(self) -> str:
-        """Who made the predictions: `"model"`, or `"baseline"`, which has no model."""
+        """`"model"` or `"baseline"`, whichever made the predictions."""
         return "baseline" if self.model is None else "model"
 
 
-class Task(Pipeline):
+class Task(Pipeline, Generic[Info, ConfigT]):
     """A pipeline whose models are fine-tuned. It adds records, training and scores.
 
-    A task is a class that derives from this one. Commands create it without arguments. Its model
-    implements `objectives`, `objective_sums` and `target_counts` (`models.objective.Objectives`).
+    A task is a class that derives from this one, or from `Task[ManifestClass, ConfigClass]`, by
+    which a type checker knows its manifest and its configuration. Commands create it without
+    arguments. Its model implements `objectives`, `objective_sums` and `target_counts`
+    (`models.objective.Objectives`).
 
     Attributes:
         best: the evaluation that counts as the best one. Its metric is a key of `score`, or `loss`,
@@ -85,8 +88,8 @@ class Task(Pipeline):
     """
 
     best: ClassVar[Best | None] = Best("f1", "max")
-    config_class: ClassVar[type[FinetuningConfig]]
-    manifest_class: ClassVar[type[TaskManifest]]
+    config_class: type[ConfigT]
+    manifest_class: type[Info]
     written_files: ClassVar[tuple[str, ...]]
     label_title: ClassVar[str] = "label"
     pooler_advice: ClassVar[str] = ""
@@ -98,9 +101,9 @@ class Task(Pipeline):
         self,
         backbone: SpanBertBackbone,
         tokenizer: SpanBertTokenizer,
-        manifest: TaskManifest,
-        config: FinetuningConfig,
-    ) -> Model:
+        manifest: Info,
+        config: ConfigT,
+    ) -> keras_hub.models.Task:
         """Creates the task's model, with its preprocessor, on an encoder.
 
         Args:
@@ -111,7 +114,7 @@ class Task(Pipeline):
         """
 
     @abc.abstractmethod
-    def predict_batch(self, model: Model, x: dict, outputs: Any) -> Any:
+    def predict_batch(self, model: keras_hub.models.Task, x: dict, outputs: Any) -> Any:
         """Computes the predictions for a batch of rows, in a graph.
 
         Args:
@@ -131,8 +134,8 @@ class Task(Pipeline):
     def write(self, outcome: Outcome, output: str) -> None:
         """Writes the official files into a directory."""
 
-    def best_of(self, manifest: TaskManifest) -> Best:
-        """The evaluation that counts as the best one on some records.
+    def best_of(self, manifest: Info) -> Best:
+        """Returns the evaluation that counts as the best one on some records.
 
         Checkpoints, patience and `--grid` use it. By default it is `best`.
         """
@@ -140,7 +143,9 @@ class Task(Pipeline):
             raise NotImplementedError(f"task {self.name}: has neither `best` nor `best_of`")
         return self.best
 
-    def check_model(self, model: Model, records: Records, preset: str) -> None:
+    def check_model(
+        self, model: keras_hub.models.Task, records: Records[Info], preset: str
+    ) -> None:
         """Refuses records that were written for another model, beyond what all tasks check.
 
         Raises:
@@ -164,16 +169,16 @@ class Task(Pipeline):
         (y,) = features.values()
         return x, y
 
-    def targets(self, model: Model, records: Records, y: Any) -> Any:
+    def targets(self, model: keras_hub.models.Task, records: Records[Info], y: Any) -> Any:
         """Converts `y` of `parse` to the model's numbering of labels; by default it is the same."""
         return y
 
-    def dataset(self, records: Records, **options: bool | int) -> tf.data.Dataset:
+    def dataset(self, records: Records[Info], **options: Any) -> tf.data.Dataset:
         """Reads records in batches of rows of similar length; options as for `packed_batches`."""
         return packed_batches(records, self.parse, **options)
 
-    def widest_batch(self, manifest: TaskManifest, batch_size: int) -> tuple[Any, Any]:
-        """Shapes and types of the widest training batch, for `plan`.
+    def widest_batch(self, manifest: Info, batch_size: int) -> tuple[Any, Any]:
+        """Returns the shapes and types of the widest training batch, for `plan`.
 
         Args:
             manifest: manifest of the records.
@@ -190,38 +195,52 @@ class Task(Pipeline):
 
         return tf.nest.map_structure(widest, parsed_specs(parse, batch_size))
 
-    def collect(self, model: Model, records: Records, rows: list) -> Predictions:
+    def collect(
+        self, model: keras_hub.models.Task, records: Records[Info], rows: list
+    ) -> Predictions:
         """Combines the predictions for rows, in the order of the file, into those for items."""
         return rows
 
-    def predict(self, model: Model, records: Records, **options: Any) -> Predictions:
+    def predict(
+        self, model: keras_hub.models.Task, records: Records[Info], **options: Any
+    ) -> Predictions:
         """Predicts for records, in their order; options as for `predict_with_loss`."""
         return self.predict_with_loss(model, records, with_loss=False, **options)[0]
 
-    def outcome(self, model: Model | None, records: Records, predictions: Predictions) -> Outcome:
+    def outcome(
+        self,
+        model: keras_hub.models.Task | None,
+        records: Records[Info],
+        predictions: Predictions,
+    ) -> Outcome:
         """Decodes predictions; by default they and the labels of the rows stay as they are."""
         return Outcome(model, records, predictions, self._labels(records), predictions)
 
     def _labels(self, records: Records) -> list[np.ndarray]:
-        """The labels of each row, in the order of the file, where `y` is one tensor [B, …]."""
+        """Returns the labels of each row in the order of the file, if `y` is one tensor [B, …]."""
         labels: dict[int, np.ndarray] = {}
         for x, y in self.dataset(records, batch_size=32, training=False).as_numpy_iterator():
             labels.update(zip(x["row_index"].tolist(), y, strict=True))
         return [labels[index] for index in range(len(labels))]
 
-    def calibrate(self, model: Model, records: Records, predictions: Predictions) -> None:
-        """Sets what the model chooses on development data, such as a threshold."""
+    def calibrate(
+        self, model: keras_hub.models.Task, records: Records[Info], predictions: Predictions
+    ) -> None:
+        """Sets the values of the model that development data decide, such as a threshold."""
 
     def tables(self, outcome: Outcome) -> Sequence[Table]:
-        """Tables that `evaluate` prints and the report shows, such as the scores of each class."""
+        """Returns the tables that `evaluate` prints and the report shows, such as class scores."""
         return ()
 
     def label_counts(self, records: Records) -> Mapping[str, int]:
-        """How often each label occurs, for `inspect`; empty where labels have no names."""
+        """Counts each label, for `inspect`; returns no counts if labels have no names."""
         return {}
 
     def examples(self, records: Records) -> Iterator[Iterable[str | Text]]:
-        """The lines that `inspect` shows of each example; by default of each row, longest first."""
+        """Yields the lines that `inspect` shows of each example.
+
+        By default an example is a row, and the longest rows come first.
+        """
         rows = self.dataset(records, batch_size=1, training=False)
         for x, labels in rows.as_numpy_iterator():
             index = int(x["row_index"][0])
@@ -232,7 +251,7 @@ class Task(Pipeline):
     def row_in_words(
         self, records: Records, index: int, pieces: Sequence[str], labels: Any
     ) -> Iterator[str | Text]:
-        """The lines that `inspect` shows of a row; by default the labels are numbers.
+        """Yields the lines that `inspect` shows of a row. By default labels are shown as numbers.
 
         Args:
             records: the records.
@@ -241,26 +260,32 @@ class Task(Pipeline):
             labels: what `parse` returned for it as `y`.
         """
         yield marked_pieces(pieces, ())
-        for name, values in (labels if isinstance(labels, dict) else {"label": labels}).items():
+        if not isinstance(labels, dict):
+            labels = {"label": labels}
+        for name, values in labels.items():
             yield f"  {name}: {values.tolist()}"
 
     def predict_with_loss(
         self,
-        model: Model,
-        records: Records,
+        model: keras_hub.models.Task,
+        records: Records[Info],
         *,
         batch_size: int,
         after_batch: Callable[[], None] = lambda: None,
         with_loss: bool = True,
     ) -> tuple[Predictions, float]:
-        """As `predict`; and the loss, a mean over the targets of the rows that have labels.
+        """Predicts for records, and computes the loss.
 
         Args:
             model: the model.
             records: the records.
-            batch_size: rows of a batch.
-            after_batch: is called after each batch.
+            batch_size: number of rows of a batch.
+            after_batch: function that is called after each batch.
             with_loss: whether the loss is computed; it is 0 otherwise.
+
+        Returns:
+            The predictions in the order of the records, and the loss, a mean over the targets of
+            the rows that have labels.
         """
         dataset = self.dataset(records, batch_size=batch_size, training=False)
         dataset = dataset.map(lambda x, y: (x, self.targets(model, records, y)))
@@ -279,30 +304,49 @@ class Task(Pipeline):
             dataset, int(dataset.cardinality()), "batches", doing="predicting"
         ):
             found, losses = tf.nest.map_structure(lambda values: values.numpy(), function(x, y))
-            for place, number in enumerate(x["row_index"].numpy().tolist()):
-                rows[number] = tf.nest.map_structure(lambda values, n=place: values[n], found)
+            for place, row_index in enumerate(x["row_index"].numpy().tolist()):
+                rows[row_index] = tf.nest.map_structure(operator.itemgetter(place), found)
             for name, sums in losses.items():
                 totals[name] = totals.get(name, 0.0) + np.array(sums, "float64")
             after_batch()
         sums = {name: ObjectiveSums(loss, None, count) for name, (loss, count) in totals.items()}
         loss = float(mean_loss(sums))
-        return self.collect(model, records, [rows[number] for number in range(len(rows))]), loss
+        in_order = [rows[row_index] for row_index in range(len(rows))]
+        return self.collect(model, records, in_order), loss
 
 
 def _outputs_and_losses(
-    model: Model, x: dict, y: Any, num_labelled: int | None
+    model: keras_hub.models.Task, x: dict, y: Any, num_labelled: int | None
 ) -> tuple[Any, dict[str, tuple]]:
-    """Outputs for a batch; loss and targets of each objective, of the first rows of the records."""
+    """Computes the outputs for a batch, and the loss and the targets of each objective.
+
+    Args:
+        model: the model.
+        x: features of the rows.
+        y: labels of the rows.
+        num_labelled: number of rows, from the first of the records, whose losses count. `None`: no
+            loss is computed.
+
+    Returns:
+        The outputs; and name of an objective → sum of losses, number of targets.
+    """
     outputs = model(x, training=False)
     if num_labelled is None:
         return outputs, {}
     weights = keras.ops.cast(x["row_index"] < num_labelled, "float32")
     sums = model.objective_sums(x, outputs, y, weights)
-    return outputs, {name: (one.loss, one.num_targets) for name, one in sums.items()}
+    losses = {name: (objective.loss, objective.num_targets) for name, objective in sums.items()}
+    return outputs, losses
 
 
 def parsed_specs(parse: Callable[[tf.Tensor, tf.Tensor], Any], batch_size: int) -> Any:
-    """Shapes and types of what a function makes of `batch_size` serialized rows and their width."""
-    rows, width = tf.TensorSpec([batch_size], tf.string), tf.TensorSpec([], tf.int32)
+    """Returns the shapes and types that a function returns for serialized rows and their width.
+
+    Args:
+        parse: takes rows, string [B], and a width, int32 [].
+        batch_size: B.
+    """
+    rows = tf.TensorSpec([batch_size], tf.string)
+    width = tf.TensorSpec([], tf.int32)
     graph = tf.function(parse, autograph=False).get_concrete_function(rows, width)
     return graph.structured_outputs

@@ -5,8 +5,9 @@ Dimensions: N texts, S positions of a row, H width.
 
 import os
 from collections.abc import Mapping
-from typing import Any
+from typing import Any, ClassVar
 
+import keras_hub
 import tensorflow as tf
 
 from spanbert_tf.models import SpanBertTextEmbedder
@@ -21,10 +22,10 @@ class TextEmbedding(Pipeline):
     name = "text_embedding"
     model_class = SpanBertTextEmbedder
     readme = os.path.join(os.path.dirname(__file__), "text_embedding_readme.md")
-    example: Mapping[str, Any] = {"text": "It rains."}
+    example: ClassVar[Mapping[str, Any]] = {"text": "It rains."}
 
-    def signatures(self, model: SpanBertTextEmbedder, top_k: int) -> Signatures:
-        """One signature, which returns the outputs of the encoder as well."""
+    def signatures(self, model: keras_hub.models.Task, top_k: int) -> Signatures:
+        """Returns one signature, which also returns the outputs of the encoder."""
 
         def embed(text: tf.Tensor) -> dict[str, tf.Tensor]:
             x = model.preprocessor.pack_texts(clean_texts(text))
@@ -33,9 +34,9 @@ class TextEmbedding(Pipeline):
         return {"serving_default": (embed, text_specs("text"))}
 
     def of_rows(
-        self, model: SpanBertTextEmbedder, x: dict[str, tf.Tensor], top_k: int
+        self, model: keras_hub.models.Task, x: dict[str, tf.Tensor], top_k: int
     ) -> dict[str, tf.Tensor]:
-        """`embeddings`, float32 [N, H], and the encoder's outputs that they are computed from."""
+        """Computes `embeddings`, float32 [N, H], and returns the encoder's outputs as well."""
         encoded = model.backbone(x, training=False)
         embeddings = model.pool(encoded["sequence_output"], x["padding_mask"])
         outputs = {"embeddings": embeddings, **encoded}
@@ -46,7 +47,7 @@ class TextEmbedding(Pipeline):
         return {name: tf.cast(values, tf.float32) for name, values in outputs.items()}
 
     def answer(
-        self, model: SpanBertTextEmbedder, item: dict, found: dict, top_k: int
+        self, model: keras_hub.models.Task, item: dict, found: dict, top_k: int
     ) -> dict[str, list[float]]:
-        """The vector of the text."""
+        """Returns the vector of the text."""
         return {"embedding": found["embeddings"].tolist()}

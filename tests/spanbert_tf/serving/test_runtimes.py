@@ -159,7 +159,7 @@ def test_a_server_never_finds_a_version_for_another_runtime(preset_of, tmp_path,
     [
         ("coreference", "--format onnx", "--format onnx: coreference sorts and links spans"),
         ("fill_mask", "--format onnx --int8", "--format onnx: --int8 is of --format litert"),
-        ("fill_mask", "--int8", "--sequence-length and --int8 are of --format litert"),
+        ("fill_mask", "--int8", "--sequence-length and --int8 are options of --format litert"),
         ("fill_mask", "--format litert", "--format litert: its rows have one width; give --seq"),
         ("fill_mask", "--format onnx --sequence-length 9", "--format onnx: --sequence-length is"),
         ("fill_mask", "--format onnx --precision bfloat16", "--format onnx: computes in float32"),

@@ -169,7 +169,7 @@ def test_only_earlier_predictions_are_replaced(preset, tmp_path):
     assert list(map(len, map(json.loads, output.read_text().splitlines()))) == [2]
     thesis = tmp_path / "thesis.txt"
     thesis.write_text("Do not touch.")
-    for kept, said in ((source, "is --input, too"), (thesis, "other things than predictions")):
+    for kept, said in ((source, "is also --input"), (thesis, "other things than predictions")):
         text = kept.read_text()
         with pytest.raises(BadInputError, match=said):
             predict_lines(preset, str(source), str(kept), overwrite=True)

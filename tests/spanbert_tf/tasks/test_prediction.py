@@ -250,7 +250,7 @@ def test_the_input_is_never_the_output(tmp_path):
     source.write_text('{"label": "good", "score": 0.9}\n')
     (tmp_path / "link").symlink_to(source)
     for output in (source, tmp_path / "link"):
-        with pytest.raises(BadInputError, match=f"^{output}: is --input, too; name another"):
+        with pytest.raises(BadInputError, match=f"^{output}: is also --input; name another"):
             predict_lines("p", str(source), str(output), overwrite=True)
 
 
