@@ -338,6 +338,7 @@ def _glue_rows(path: str, facts: GlueTask, lines: list[Line]) -> list[Row]:
 
 
 def _glue_label(path: str, facts: GlueTask, row: Row) -> str | float:
+    assert facts.label is not None  # only files with labels are read by this
     label = str(row.values[facts.label])
     if not facts.is_regression:
         return label

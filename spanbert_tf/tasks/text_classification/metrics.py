@@ -1,6 +1,6 @@
 """GLUE's metrics, by scikit-learn and SciPy (Wang et al., 2019, section 3).
 
-Both take a second to import, and so where they compute.
+Both take a second to import, so they are imported when they are used.
 """
 
 import warnings
@@ -20,7 +20,7 @@ Labels = Sequence[str] | Sequence[float]
 # Name → function of scikit-learn or SciPy and its options.
 _METRICS: Mapping[str, tuple[str, Mapping[str, object]]] = {
     "accuracy": ("sklearn.metrics:accuracy_score", {}),
-    # Only of that class, whatever other classes a model has.
+    # The F1 of that class alone, whatever other classes a model has.
     "f1": (
         "sklearn.metrics:f1_score",
         {"labels": [_POSITIVE], "average": "macro", "zero_division": 0},
@@ -58,7 +58,7 @@ def score_labels(
 
 
 def main_metric(dataset: str | None, *, is_regression: bool) -> str:
-    """The metric that decides which evaluation is the best; arguments as for `score_labels`."""
+    """Returns the metric by which evaluations are compared; arguments as for `score_labels`."""
     names = _metric_names(dataset, is_regression=is_regression)
     deciding = [name for name in names if name != "macro_f1"]
     return deciding[0] if len(deciding) == 1 else MEAN

@@ -1,4 +1,6 @@
-"""`spanbert-tf prepare classification` and `prepare glue`. What they call is imported later."""
+"""`spanbert-tf prepare classification` and `prepare glue`. Other modules are imported when used."""
+
+from typing import Any
 
 import click
 
@@ -28,7 +30,7 @@ from spanbert_tf.tasks.text_classification.glue import GLUE_TASKS
     "--format",
     "file_format",
     type=click.Choice(["csv", "tsv", "jsonl"]),
-    help="Where the file's name does not tell.",
+    help="Needed if the file's name does not tell.",
 )
 def prepare_classification(
     input_path: str,
@@ -39,7 +41,7 @@ def prepare_classification(
     is_regression: bool,
     labels_of: str | None,
     file_format: str | None,
-    **options: object,
+    **options: Any,
 ) -> None:
     """Write records of labelled texts, or pairs of texts, from CSV, TSV or JSON lines."""
     if is_regression and labels_of:
@@ -47,9 +49,12 @@ def prepare_classification(
     from spanbert_tf.tasks.text_classification.files import read_labelled_texts
     from spanbert_tf.tasks.text_classification.rows import load_labels, write_labelled_texts
 
+    text_columns = [text_column]
+    if text_pair_column:
+        text_columns.append(text_pair_column)
     texts = read_labelled_texts(
         input_path,
-        [text_column, *([text_pair_column] if text_pair_column else [])],
+        text_columns,
         label_column,
         is_regression=is_regression,
         labels=load_labels(labels_of) if labels_of else None,
@@ -63,11 +68,11 @@ def prepare_classification(
     "--task",
     required=True,
     type=click.Choice([name for name in GLUE_TASKS if name != "mnli_mm"]),
-    help="mnli takes the mismatched files, too, by their names.",
+    help="mnli also reads the mismatched files, by their names.",
 )
 @record_options_with(sequence_length=128)
 @segment_aware_option
-def prepare_glue(task: str, input_path: str, output: str, **options: object) -> None:
+def prepare_glue(task: str, input_path: str, output: str, **options: Any) -> None:
     """Write records of a GLUE task's train.tsv, dev.tsv or test.tsv."""
     from spanbert_tf.tasks.text_classification.files import read_glue
     from spanbert_tf.tasks.text_classification.rows import write_labelled_texts

@@ -19,8 +19,8 @@ from spanbert_tf.validation import PositiveInt, Section
 
 EXAMPLES_FILE = "examples.jsonl"
 
-# Feature of a row, beside those of each row (`data.records`): the number of the class, int64, or
-# the number itself, float32; 0 without one.
+# Feature of a row, besides those of every row (`data.records`): id of the class, int64, or the
+# number of a regression, float32; 0 without a label.
 LABEL = "label"
 
 
@@ -99,7 +99,7 @@ class TextClassificationManifest(TaskManifest):
     dataset: str | None = None
 
     def fault(self) -> str | None:
-        """Also checks the data set, and that classes and their counts fit each other."""
+        """Checks what every manifest does, the data set, and that classes and counts fit."""
         if self.dataset is not None and self.dataset not in GLUE_TASKS:
             return f"dataset: {self.dataset!r} is no task of GLUE"
         if len(self.label_counts) != (0 if self.is_regression else len(self.labels)):
@@ -109,14 +109,14 @@ class TextClassificationManifest(TaskManifest):
         return super().fault()
 
     def features(self) -> dict[str, Stored]:
-        """The number of the class, or the number itself; 0 where the text has no label."""
+        """Returns the feature of the label: id of the class, or the number; 0 without a label."""
         if self.is_regression:
             return {LABEL: Stored("float32")}
         return {LABEL: Stored("int64", below=len(self.labels))}
 
     @classmethod
     def planned_fields(cls, data: ClassificationDataConfig) -> dict[str, Any]:
-        """As many classes as the GLUE task has, or two."""
+        """Returns as many classes as the GLUE task has, or two."""
         labels = ["label 0", "label 1"]
         is_pair = is_regression = False
         if data.dataset is not None:
@@ -133,16 +133,17 @@ class TextClassificationManifest(TaskManifest):
 
     @property
     def shipped_config(self) -> str:
-        """The shipped configuration for these records."""
-        is_shipped = self.dataset in shipped_names("finetune")
-        return self.dataset if is_shipped else "classification"
+        """Name of the shipped configuration for these records."""
+        if self.dataset is not None and self.dataset in shipped_names("finetune"):
+            return self.dataset
+        return "classification"
 
     @property
     def text_names(self) -> tuple[str, ...]:
-        """The names of the texts of an example or a request."""
+        """Names of the texts of an example or a request."""
         return text_names(self.is_pair)
 
 
 def text_names(is_pair: bool) -> tuple[str, ...]:
-    """The names of the texts, as in the pipeline `text-classification` of `transformers`."""
+    """Returns the names of the texts, as in `transformers`' pipeline `text-classification`."""
     return ("text", "text_pair") if is_pair else ("text",)

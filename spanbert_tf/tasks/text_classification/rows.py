@@ -16,6 +16,7 @@ from spanbert_tf.data.records import (
 )
 from spanbert_tf.data.text_rows import TextRowPacker, TextRows
 from spanbert_tf.errors import BadInputError
+from spanbert_tf.tasks.graphs import string_tensor
 from spanbert_tf.tasks.preparation import Row, RowMaker, write_task_records
 from spanbert_tf.tasks.text_classification.files import LabelledText, LabelledTexts
 from spanbert_tf.tasks.text_classification.records import (
@@ -38,13 +39,13 @@ def write_labelled_texts(
     *,
     sequence_length: int = 128,
     segment_aware: bool = False,
-    **options: object,
+    **options: Any,
 ) -> TextClassificationManifest:
-    """Writes the records of labelled texts, which appear whole or not at all.
+    """Writes the records of labelled texts, completely or not at all.
 
     Args:
         texts: texts of one file.
-        output: directory, new or empty.
+        output: directory that is new or empty.
         sequence_length: largest number of positions of a row (SpanBERT, appendix B: 128). The
             longer text of a pair is cut first.
         segment_aware: whether rows store SegaBERT's positions.
@@ -63,7 +64,7 @@ def write_labelled_texts(
     return write_task_records(maker, output, sequence_length=sequence_length, **options)
 
 
-class LabelledTextRows(RowMaker):
+class LabelledTextRows(RowMaker[TextClassificationManifest]):
     """Makes the rows of labelled texts."""
 
     manifest_class = TextClassificationManifest
@@ -71,9 +72,12 @@ class LabelledTextRows(RowMaker):
 
     def __init__(self, texts: LabelledTexts, *, segment_aware: bool) -> None:
         super().__init__()
-        self._texts, self._segment_aware = texts, segment_aware
-        empty = sum(not text.strip() for one in texts.examples for text in one.texts)
-        self.counts.update(cut_rows=0, skipped_lines=texts.num_skipped, empty_texts=empty)
+        self._texts = texts
+        self._segment_aware = segment_aware
+        num_empty = 0
+        for example in texts.examples:
+            num_empty += sum(not text.strip() for text in example.texts)
+        self.counts.update(cut_rows=0, skipped_lines=texts.num_skipped, empty_texts=num_empty)
         self.lines[EXAMPLES_FILE] = (_example_line(texts, example) for example in texts.examples)
 
     def rows(self, pieces: Sequence[str], casing: Casing, sequence_length: int) -> Iterator[Row]:
@@ -85,15 +89,16 @@ class LabelledTextRows(RowMaker):
             yield row._replace(numbers={**row.numbers, **label})
 
     def described(self) -> dict[str, Any]:
-        """The classes and their counts, and the kind of the texts."""
+        """Returns the classes and their counts, and the kind of the texts."""
         texts = self._texts
-        of_class = collections.Counter(example.label for example in texts.examples)
+        label_counts: list[int] = []
+        if not texts.is_regression:
+            counts = collections.Counter(example.label for example in texts.examples)
+            label_counts = [counts[label] for label in texts.labels]
         return {
             "segment_aware": self._segment_aware,
             "labels": list(texts.labels),
-            "label_counts": (
-                [] if texts.is_regression else [of_class[label] for label in texts.labels]
-            ),
+            "label_counts": label_counts,
             "is_pair": texts.is_pair,
             "is_regression": texts.is_regression,
             "dataset": texts.dataset,
@@ -109,16 +114,17 @@ class LabelledTextRows(RowMaker):
         }
 
     def summary(self, manifest: TextClassificationManifest, seconds: float) -> Iterator[str]:
-        """The numbers of texts, tokens and labels, and what was cut or skipped."""
-        what = f"{manifest.dataset}: " if manifest.dataset else ""
+        """Yields the numbers of texts, tokens and labels, and of cut or skipped texts."""
+        dataset = f"{manifest.dataset}: " if manifest.dataset else ""
         kind = "pairs of texts" if manifest.is_pair else "texts"
-        yield f"{what}{manifest.num_rows:,} {kind}, {manifest.num_tokens:,} tokens, {seconds:.1f} s"
+        counts = f"{manifest.num_rows:,} {kind}, {manifest.num_tokens:,} tokens"
+        yield f"{dataset}{counts}, {seconds:.1f} s"
         if not manifest.is_labelled:
             yield "  without labels: to predict, not to train or to score"
         elif not manifest.is_regression:
-            counted = list(zip(manifest.labels, manifest.label_counts, strict=True))
-            shown = ", ".join(f"{label} {count:,}" for label, count in counted[:_SHOWN_LABELS])
-            if len(counted) > _SHOWN_LABELS:
+            label_counts = list(zip(manifest.labels, manifest.label_counts, strict=True))
+            shown = ", ".join(f"{label} {count:,}" for label, count in label_counts[:_SHOWN_LABELS])
+            if len(label_counts) > _SHOWN_LABELS:
                 shown += ", …"
             yield f"  labels: {shown}"
         for name in ("cut_rows", "empty_texts", "skipped_lines"):
@@ -139,45 +145,45 @@ class Featurizer:
 
     def rows(self, texts: Sequence[tuple[str, ...]]) -> TextRows:
         """Packs texts, or pairs of texts."""
-        columns = zip(*texts, strict=True)
-        encoded = ([text.encode("utf-8", "replace") for text in column] for column in columns)
-        return self._pack(*(self._tokenizer.tokenize(tf.constant(column)) for column in encoded))
+        tokenized = []
+        for column in zip(*texts, strict=True):
+            tokenized.append(self._tokenizer.tokenize(string_tensor(column)))
+        return self._pack(*tokenized)
 
     def __call__(self, texts: LabelledTexts, counts: collections.Counter) -> Iterator[Row]:
         """Yields rows without labels, and counts those that were cut in `cut_rows`."""
         starts = range(0, len(texts.examples), _TEXTS_AT_ONCE)
         for first in show_progress(starts, len(starts), "batches of texts"):
-            some = texts.examples[first : first + _TEXTS_AT_ONCE]
-            rows = self.rows([example.texts for example in some])
+            batch = texts.examples[first : first + _TEXTS_AT_ONCE]
+            rows = self.rows([example.texts for example in batch])
             counts["cut_rows"] += int(np.count_nonzero(rows.is_cut))
             lists = {ROW_TOKEN_IDS: rows.token_ids.numpy()}
             if self._segment_aware:
                 features = rows.features(segment_aware=True)
-                lists |= {
-                    name: features[name].numpy().astype(POSITION_DTYPE)
-                    for name in SEGMENT_POSITIONS
-                }
-            sizes = zip(
-                rows.lengths.numpy().tolist(), rows.second_starts.numpy().tolist(), strict=True
-            )
-            for number, (length, second) in enumerate(sizes):
-                own = {name: values[number, :length] for name, values in lists.items()}
+                for name in SEGMENT_POSITIONS:
+                    lists[name] = features[name].numpy().astype(POSITION_DTYPE)
+            lengths = rows.lengths.numpy().tolist()
+            second_starts = rows.second_starts.numpy().tolist()
+            for row, (length, second) in enumerate(zip(lengths, second_starts, strict=True)):
+                own = {name: values[row, :length] for name, values in lists.items()}
                 yield Row({SECOND_START: second}, own)
 
 
 def _label_number(texts: LabelledTexts, example: LabelledText) -> int | float:
+    """Returns the label as it is stored: the number of a regression, or the id of a class."""
     if texts.is_regression:
         return float(example.label or 0)
     return 0 if example.label is None else texts.labels.index(example.label)
 
 
 def _example_line(texts: LabelledTexts, example: LabelledText) -> dict:
+    """Returns the JSON line of a text or a pair of texts."""
     named = dict(zip(text_names(texts.is_pair), example.texts, strict=True))
     return {"line": example.line, **named, "label": example.label}
 
 
 def load_labels(directory: str) -> list[str]:
-    """The labels of training records, for records of another file."""
+    """Returns the labels of training records, for records of another file."""
     manifest = Records.of(directory, TextClassificationManifest).manifest
     if manifest.is_regression:
         raise BadInputError(f"{directory}: has numbers for labels; give --regression")

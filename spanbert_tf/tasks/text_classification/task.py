@@ -7,8 +7,9 @@ import dataclasses
 import json
 import os
 from collections.abc import Iterator, Mapping, Sequence
-from typing import Any
+from typing import Any, ClassVar
 
+import keras_hub
 import numpy as np
 import tensorflow as tf
 from rich.text import Text
@@ -67,7 +68,7 @@ _FAR = 1.0  # error of a regression that counts as wrong; a fifth of the range o
 _NUMBER_FILTERS = {"errors": f"off by {_FAR:g} or more", "right": "nearer than that"}
 
 
-class TextClassification(LabelTask):
+class TextClassification(LabelTask[TextClassificationManifest, TextClassificationConfig]):
     """Assigns a class to each text or pair of texts; a regression predicts a number instead.
 
     Predictions are float32 [C] for each text: probabilities, or the number of a regression.
@@ -83,29 +84,29 @@ class TextClassification(LabelTask):
     manifest_class = TextClassificationManifest
     written_files = (PREDICTIONS_FILE, EVALUATION_FILE, *map(submission_file, GLUE_TASKS))
     readme = os.path.join(os.path.dirname(__file__), "readme.md")
-    example: Mapping[str, Any] = {"text": "It rains.", "text_pair": "The street is wet."}
+    example: ClassVar[Mapping[str, Any]] = {"text": "It rains.", "text_pair": "The street is wet."}
 
     def best_of(self, manifest: TextClassificationManifest) -> Best:
         """Uses the metric of the data set, or the mean of its metrics."""
         metric = main_metric(manifest.dataset, is_regression=manifest.is_regression)
         return self.best or Best(metric, "max")
 
-    def fields_of(self, model: SpanBertTextClassifier) -> tuple[str, ...]:
-        """One text, or two for a model of pairs."""
+    def fields_of(self, model: keras_hub.models.Task) -> tuple[str, ...]:
+        """Returns the names of one text, or of two for a model of pairs."""
         return text_names(model.preprocessor.is_pair)
 
-    def signatures(self, model: SpanBertTextClassifier, top_k: int) -> Signatures:
-        """See `LabelTask`. A regression returns the number of each text."""
+    def signatures(self, model: keras_hub.models.Task, top_k: int) -> Signatures:
+        """Returns one signature, as `LabelTask` does. That of a regression returns numbers."""
         if not model.is_regression:
             return super().signatures(model, top_k)
 
         def regress(*texts: tf.Tensor) -> dict[str, tf.Tensor]:
-            x = model.preprocessor.pack_texts(*map(clean_texts, texts))
+            x = model.preprocessor.pack_texts(*[clean_texts(text) for text in texts])
             return self.of_rows(model, x, top_k)
 
         return {"serving_default": (regress, text_specs(*self.fields_of(model)))}
 
-    def probabilities(self, model: SpanBertTextClassifier, outputs: tf.Tensor) -> tf.Tensor:
+    def probabilities(self, model: keras_hub.models.Task, outputs: tf.Tensor) -> tf.Tensor:
         """Applies softmax, unless the model is a regression or has an activation of its own."""
         is_linear = model.output_dense.activation.__name__ == "linear"
         if model.is_regression or not is_linear:
@@ -113,61 +114,62 @@ class TextClassification(LabelTask):
         return super().probabilities(model, outputs)
 
     def of_rows(
-        self, model: SpanBertTextClassifier, x: dict[str, tf.Tensor], top_k: int
+        self, model: keras_hub.models.Task, x: dict[str, tf.Tensor], top_k: int
     ) -> dict[str, tf.Tensor]:
-        """`probabilities`, float32 [N, C]; for a regression `scores`, float32 [N]."""
+        """Computes `probabilities`, float32 [N, C]; for a regression `scores`, float32 [N]."""
         outputs = super().of_rows(model, x, top_k)
         if model.is_regression:
             return {"scores": outputs["probabilities"][:, 0]}
         return outputs
 
-    def targets(self, model: SpanBertTextClassifier, records: Records, y: tf.Tensor) -> tf.Tensor:
-        """See `LabelTask`. The numbers of a regression are not converted."""
+    def targets(self, model: keras_hub.models.Task, records: Records, y: tf.Tensor) -> tf.Tensor:
+        """Converts labels as `LabelTask` does. Numbers of a regression stay as they are."""
         if records.manifest.is_regression:
             return y
         return super().targets(model, records, y)
 
     def outcome(
         self,
-        model: SpanBertTextClassifier | None,
+        model: keras_hub.models.Task | None,
         records: Records,
         predictions: Sequence[np.ndarray],
     ) -> Outcome:
-        """See `LabelTask`. For a regression, `predicted` are numbers."""
+        """Decodes predictions as `LabelTask` does. Those of a regression are numbers."""
         outcome = super().outcome(model, records, predictions)
         if records.manifest.is_regression:
             numbers = [float(row[0]) for row in predictions]
-            outcome = dataclasses.replace(outcome, predicted=numbers, texts=list(map(str, numbers)))
+            texts = [str(number) for number in numbers]
+            outcome = dataclasses.replace(outcome, predicted=numbers, texts=texts)
         return dataclasses.replace(outcome, note=_note(records.manifest, outcome.predicted))
 
     def tables(self, outcome: Outcome) -> Sequence[Table]:
-        """See `LabelTask`. There are no tables for a regression."""
+        """Returns the tables of `LabelTask`; none for a regression."""
         if outcome.records.manifest.is_regression:
             return []
         return super().tables(outcome)
 
     def label_counts(self, records: Records) -> Mapping[str, int]:
-        """The counts of the manifest; none for a regression."""
+        """Returns the counts of the manifest; none for a regression."""
         manifest = records.manifest
         if manifest.is_regression:
             return {}
         return dict(zip(manifest.labels, manifest.label_counts, strict=True))
 
-    def check(self, model: SpanBertTextClassifier, item: dict) -> dict:
-        """Also refuses a second text that the model does not read."""
+    def check(self, model: keras_hub.models.Task, item: dict) -> dict:
+        """Checks an input as `Pipeline.check`; refuses a second text for a model of one text."""
         if not model.preprocessor.is_pair and item.get("text_pair") is not None:
             raise BadInputError("has a 'text_pair', and the model was trained on single texts")
         return super().check(model, item)
 
     def answer(
-        self, model: SpanBertTextClassifier, item: dict, found: dict, top_k: int
+        self, model: keras_hub.models.Task, item: dict, found: dict, top_k: int
     ) -> dict | list[dict]:
-        """As the pipeline `text-classification`; the score of a regression is its number."""
+        """Returns labels and scores, or the number of a regression as the score of its label."""
         if not model.is_regression:
             return super().answer(model, item, found, top_k)
         return best_of([{"label": model.labels[0], "score": float(found["scores"])}], top_k)
 
-    def check_model(self, model: SpanBertTextClassifier, records: Records, preset: str) -> None:
+    def check_model(self, model: keras_hub.models.Task, records: Records, preset: str) -> None:
         """Refuses pairs for single texts, numbers for classes, and classes that the model lacks."""
         manifest = records.manifest
         for (without, with_it), found, wanted, advice in (
@@ -180,7 +182,9 @@ class TextClassification(LabelTask):
                     f"{records}: holds {shown}, and {preset} is for {read}; write the records "
                     f"again {advice[wanted]}"
                 )
-        unknown = [] if manifest.is_regression else sorted(set(manifest.labels) - set(model.labels))
+        if manifest.is_regression:
+            return
+        unknown = sorted(set(manifest.labels) - set(model.labels))
         if unknown:
             raise MismatchError(
                 f"{records}: label {unknown[0]!r} is none that {preset} knows: "
@@ -228,7 +232,7 @@ class TextClassification(LabelTask):
         return [row] * manifest.num_rows
 
     def score(self, outcome: Outcome) -> dict[str, float]:
-        """The metrics of the GLUE task; for other data, accuracy and macro F1 or correlations."""
+        """Computes the metrics of the GLUE task, or those for other data; see `score_labels`."""
         manifest = outcome.records.manifest
         return score_labels(
             outcome.gold,
@@ -263,9 +267,17 @@ class TextClassification(LabelTask):
             else:
                 records.append(_class_record(line, label, float(row.max()), certainty))
         shown = ", ".join(f"{name.replace('_', ' ')} {value:.2f}" for name, value in scores.items())
-        options = {"unit": "text", "by": outcome.by, "tables": self.tables(outcome)}
-        options |= {"scores": shown, "is_regression": is_regression}
-        return render_page(_TEMPLATE, title, records, filters, **options)
+        return render_page(
+            _TEMPLATE,
+            title,
+            records,
+            filters,
+            unit="text",
+            by=outcome.by,
+            tables=self.tables(outcome),
+            scores=shown,
+            is_regression=is_regression,
+        )
 
     def write(self, outcome: Outcome, output: str) -> None:
         """Writes `predictions.jsonl`, and the scores or, for a test set of GLUE, its submission."""
@@ -280,11 +292,12 @@ class TextClassification(LabelTask):
         if manifest.is_labelled:
             # `spanbert-tf glue` recognises a development set by its size, and the model by the
             # preset.
+            preset = model.loaded_from if model else None
             content = {
                 "dataset": manifest.dataset,
                 "rows": manifest.num_rows,
-                "preset": model.loaded_from and published_name(model.loaded_from.name),
-                "golden_sha256": model.loaded_from and golden_digest(model.loaded_from),
+                "preset": published_name(preset.name) if preset else None,
+                "golden_sha256": golden_digest(preset) if preset else None,
                 "scores": self.score(outcome),
             }
             write_text(os.path.join(output, EVALUATION_FILE), json.dumps(content, indent=1) + "\n")
@@ -294,7 +307,7 @@ class TextClassification(LabelTask):
 
 
 def _note(manifest: TextClassificationManifest, predicted: Sequence[str] | Sequence[float]) -> str:
-    """A sentence for predictions for which a metric of the data set is not defined."""
+    """Returns a sentence for predictions of which a correlation is not defined, or `""`."""
     if not is_constant(predicted):
         return ""
     if not has_correlation(manifest.dataset, is_regression=manifest.is_regression):
@@ -302,7 +315,7 @@ def _note(manifest: TextClassificationManifest, predicted: Sequence[str] | Seque
     return f"all predictions are {predicted[0]}: a correlation is undefined then, and counts as 0"
 
 
-def _predict_shares(model: SpanBertTextClassifier, manifest: TextClassificationManifest) -> None:
+def _predict_shares(model: keras_hub.models.Task, manifest: TextClassificationManifest) -> None:
     """Sets weights with which the classifier predicts the shares of the classes for any text."""
     if manifest.is_regression:
         raise MismatchError(
@@ -316,7 +329,7 @@ def _predict_shares(model: SpanBertTextClassifier, manifest: TextClassificationM
 
 
 def _class_record(line: ExampleLine, label: str, probability: float, certainty: str) -> dict:
-    """What the report shows of a text with a class."""
+    """Returns what the report shows of a text with a class."""
     is_wrong = label != line["label"]
     return {
         **_shown_texts(line, str(line["label"]), label),
@@ -327,10 +340,11 @@ def _class_record(line: ExampleLine, label: str, probability: float, certainty: 
 
 
 def _number_record(line: ExampleLine, number: float) -> dict:
-    """What the report shows of a text with a number."""
-    error = abs(number - float(line["label"]))
+    """Returns what the report shows of a text with a number."""
+    gold = float(line["label"] or 0)
+    error = abs(number - gold)
     return {
-        **_shown_texts(line, f"{line['label']:.2f}", f"{number:.2f}"),
+        **_shown_texts(line, f"{gold:.2f}", f"{number:.2f}"),
         "kinds": [],
         "certainty": f"off by {error:.2f}",
         "error": error if error >= _FAR else 0.0,
@@ -338,5 +352,8 @@ def _number_record(line: ExampleLine, number: float) -> dict:
 
 
 def _shown_texts(line: ExampleLine, gold: str, predicted: str) -> dict:
-    texts = [line[name] for name in ("text", "text_pair") if name in line]
+    """Returns the texts of a line and their labels, as the report shows them."""
+    texts = [line["text"]]
+    if "text_pair" in line:
+        texts.append(line["text_pair"])
     return {"texts": texts, "gold": gold, "predicted": predicted, "line": line["line"]}
