@@ -3,14 +3,15 @@
 Dimensions: N texts.
 """
 
+import keras_hub
 import tensorflow as tf
 
-from spanbert_tf.models import SpanBertRelationClassifier
 from spanbert_tf.tasks.graphs import clean_texts
 
-# The text and its entities that the model reads where the places of entities are wrong.
+# The text and the entities that the model reads instead if the places of entities are wrong.
 _STAND_IN = ".."
-_PLACES = ([0, 1], [1, 2])
+_SUBJECT = [0, 1]
+_OBJECT = [1, 2]
 
 
 class ClassifyRelations(tf.Module):
@@ -21,7 +22,7 @@ class ClassifyRelations(tf.Module):
         top_k: number of relations for each text.
     """
 
-    def __init__(self, model: SpanBertRelationClassifier, top_k: int) -> None:
+    def __init__(self, model: keras_hub.models.Task, top_k: int) -> None:
         super().__init__()
         self._model = model
         self._top_k = min(top_k, len(model.labels))
@@ -55,12 +56,12 @@ class ClassifyRelations(tf.Module):
         texts = clean_texts(text)
         is_marked = _are_places(texts, subject, object)[:, tf.newaxis]  # [N, 1]
         texts = tf.where(is_marked[:, 0], texts, _STAND_IN)
-        subject, object = (
-            tf.where(is_marked, places, instead)
-            for places, instead in zip((subject, object), _PLACES, strict=True)
-        )
+        subject = tf.where(is_marked, subject, _SUBJECT)
+        object = tf.where(is_marked, object, _OBJECT)
         rows = self._pack(texts, subject, object, subject_type, object_type)
-        shape = tf.stack([-1, tf.maximum(rows.bounding_shape(1), 1)])  # 1 position of no rows
+        shape = tf.stack(
+            [-1, tf.maximum(rows.bounding_shape(1), 1)]
+        )  # without rows there is 1 position
         token_ids = rows.to_tensor(self._pad_id, shape=shape)  # [N, S]
         x = {
             "token_ids": token_ids,
@@ -68,9 +69,9 @@ class ClassifyRelations(tf.Module):
             "padding_mask": tf.ones_like(rows).to_tensor(shape=shape),
         }
         probabilities = tf.nn.softmax(tf.cast(self._model(x, training=False), tf.float32))
-        best, numbers = tf.math.top_k(probabilities, self._top_k)
+        best, label_ids = tf.math.top_k(probabilities, self._top_k)
         return {
-            "labels": tf.where(is_marked, tf.gather(self._labels, numbers), ""),
+            "labels": tf.where(is_marked, tf.gather(self._labels, label_ids), ""),
             "probabilities": tf.where(is_marked, best, 0.0),
         }
 

@@ -11,7 +11,7 @@ OTHER = "Other"  # means no relation in SemEval-2010 task 8, and is not scored
 def score_tacred(
     gold: Sequence[str], predicted: Sequence[str], negative: str = "no_relation"
 ) -> dict[str, float]:
-    """Micro F1, precision and recall over all relations but the one that means none.
+    """Computes micro F1, precision and recall over all relations except the one that means none.
 
     The rules are those of TACRED's `scorer.py` (Zhang et al., 2017): precision is 1 if nothing is
     predicted.
@@ -31,7 +31,7 @@ def score_tacred(
 def score_semeval2010(
     key: Mapping[str, str], answers: Mapping[str, str]
 ) -> tuple[dict[str, float], ClassScores]:
-    """The official scores over nine relations with their directions (Hendrickx et al., 2010).
+    """Computes the official scores over nine relations with directions (Hendrickx et al., 2010).
 
     They are those that version 1.2 of the official scorer prints under "(9+1)-way evaluation taking
     directionality into account". A prediction with the wrong direction counts as predicted but not
@@ -48,17 +48,15 @@ def score_semeval2010(
         gold = key[identifier]
         right[_relation(gold)] += answer == gold
         guessed[_relation(answer)] += 1
-    support = collections.Counter(map(_relation, key.values()))
+    support = collections.Counter(_relation(label) for label in key.values())
     scores = []
     for name in relations:
         precision = right[name] / guessed[name] if guessed[name] else 0.0
         recall = right[name] / support[name]
-        shares = precision, recall, _f1(precision, recall)
-        scores.append(ClassScore(name, *(100 * share for share in shares), support[name]))
-    means = {
-        name: sum(getattr(score, name) for score in scores) / max(len(scores), 1)
-        for name in ("f1", "precision", "recall")
-    }
+        scores.append(_class_score(name, precision, recall, support[name]))
+    means = {}
+    for name in ("f1", "precision", "recall"):
+        means[name] = sum(getattr(score, name) for score in scores) / max(len(scores), 1)
     return means, ClassScores(scores, _averages(scores, right, guessed, means))
 
 
@@ -68,29 +66,34 @@ def _averages(
     guessed: Mapping[str, int],
     means: Mapping[str, float],
 ) -> list[ClassScore]:
-    """Micro, macro (the official score) and weighted averages over the relations."""
+    """Computes micro, macro (the official score) and weighted averages over the relations."""
     if not scores:
         return []
     support = sum(score.support for score in scores)
-    num_right, num_guessed = (sum(count[one.name] for one in scores) for count in (right, guessed))
+    num_right = sum(right[score.name] for score in scores)
+    num_guessed = sum(guessed[score.name] for score in scores)
     precision = num_right / num_guessed if num_guessed else 0.0
     recall = num_right / support
-    micro = (100 * share for share in (precision, recall, _f1(precision, recall)))
-    weighted = {
-        name: sum(getattr(score, name) * score.support for score in scores) / support
-        for name in means
-    }
+    weighted = {}
+    for name in means:
+        weighted[name] = sum(getattr(score, name) * score.support for score in scores) / support
     return [
-        ClassScore(average_name("micro", OTHER), *micro, support),
+        _class_score(average_name("micro", OTHER), precision, recall, support),
         ClassScore(average_name("macro", OTHER), **means, support=support),
         ClassScore(average_name("weighted", OTHER), **weighted, support=support),
     ]
 
 
+def _class_score(name: str, precision: float, recall: float, support: int) -> ClassScore:
+    """Returns the scores of a relation, in percent; `precision` and `recall` are fractions."""
+    return ClassScore(name, 100 * precision, 100 * recall, 100 * _f1(precision, recall), support)
+
+
 def _relation(label: str) -> str:
-    """A label without its direction."""
+    """Returns a label without its direction."""
     return label.partition("(")[0]
 
 
 def _f1(precision: float, recall: float) -> float:
+    """Returns the harmonic mean of precision and recall."""
     return 2 * precision * recall / (precision + recall) if precision + recall else 0.0

@@ -9,7 +9,7 @@ from spanbert_tf.command_line import WritingCommand, options, record_options_wit
 
 
 def _relation_options(entities: str) -> Callable[[Callable], Callable]:
-    """The options that both commands share."""
+    """Adds the options that both commands share."""
     return options(
         record_options_with(sequence_length=128),
         click.option(

@@ -80,16 +80,16 @@ class RelationExtractionManifest(TaskManifest):
     layout: Literal["tacred", "semeval2010"]
 
     def features(self) -> dict[str, Stored]:
-        """The number of the relation + 1, or 0 where the training set has no such relation."""
+        """Returns the feature of the relation: its id + 1, or 0 if the training set lacks it."""
         return {LABEL: Stored("int64", below=len(self.labels) + 1)}
 
     @classmethod
     def planned_fields(cls, data: RelationDataConfig) -> dict[str, Any]:
-        """As many relations as TACRED has."""
+        """Returns as many relations as TACRED has."""
         labels = [f"label {number}" for number in range(_TACRED_RELATIONS)]
         return {"labels": labels, "markers": {}, "layout": "tacred"}
 
     @property
     def shipped_config(self) -> str:
-        """The shipped configuration for these records."""
+        """Name of the shipped configuration for these records."""
         return {"tacred": "tacred", "semeval2010": "semeval2010_task8"}[self.layout]

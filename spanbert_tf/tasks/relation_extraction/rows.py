@@ -6,6 +6,7 @@ task 8 (Hendrickx et al., 2010).
 
 import collections
 import dataclasses
+import itertools
 import re
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Any, NotRequired
@@ -18,6 +19,7 @@ from spanbert_tf.data.records import ROW_TOKEN_IDS, SECOND_START
 from spanbert_tf.data.text_rows import RelationPacker
 from spanbert_tf.errors import BadInputError
 from spanbert_tf.files.text_files import check_json_value, join_words, parse_json, read_text_file
+from spanbert_tf.tasks.graphs import string_tensor
 from spanbert_tf.tasks.preparation import Row, RowMaker, write_task_records
 from spanbert_tf.tasks.relation_extraction.metrics import OTHER
 from spanbert_tf.tasks.relation_extraction.records import (
@@ -41,7 +43,6 @@ _MARKED = re.compile("(?>(.*?)<e1>)(?>(.+?)</e1>)(?>(.*?)<e2>)(?>(.+?)</e2>)(.*)
 _RELATION = re.compile(r"Other|[A-Z][A-Za-z]*-[A-Z][A-Za-z]*\((e1,e2|e2,e1)\)")
 _COMMENT = "Comment:"
 _EXAMPLES_AT_ONCE = 1024
-_TEXT_FIELDS, _PLACE_FIELDS = ("text", "subject_type", "object_type"), ("subject", "object")
 
 
 class MarkedText(TypedDict):
@@ -52,6 +53,16 @@ class MarkedText(TypedDict):
     object: Place
     subject_type: NotRequired[str]
     object_type: NotRequired[str]
+
+
+class CompleteText(TypedDict):
+    """A `MarkedText` with types, which are empty if they are not known."""
+
+    text: str
+    subject: Place
+    object: Place
+    subject_type: str
+    object_type: str
 
 
 class MarkedTokens(TypedDict):
@@ -66,22 +77,30 @@ class MarkedTokens(TypedDict):
     obj_type: NotRequired[str]
 
 
-def marked_text_of(item: Any, place: str) -> dict:
-    """Checks a raw input of tokens or characters, and converts it to a complete `MarkedText`."""
+def marked_text_of(item: Any, place: str) -> CompleteText:
+    """Checks a raw input of tokens or characters, and converts it to a `CompleteText`."""
     if isinstance(item, Mapping) and "token" in item:
         return _text_of_tokens(check_json_value(item, MarkedTokens, place), place)
     found = check_json_value(item, MarkedText, place)
     _check_places(found["subject"], found["object"], len(found["text"]), "characters", place)
-    return {"subject_type": "", "object_type": "", **found}
+    return {
+        "text": found["text"],
+        "subject": found["subject"],
+        "object": found["object"],
+        "subject_type": found.get("subject_type", ""),
+        "object_type": found.get("object_type", ""),
+    }
 
 
-def _text_of_tokens(item: MarkedTokens, place: str) -> dict:
-    """Joins tokens to a `MarkedText`, with spaces between them and the Penn Treebank's brackets."""
+def _text_of_tokens(item: MarkedTokens, place: str) -> CompleteText:
+    """Joins tokens with spaces, and writes the Penn Treebank's brackets as characters."""
     words = [_PENN_BRACKETS.get(word.lower(), word) for word in item["token"]]
-    spans = [[item[f"{role}_start"], item[f"{role}_end"] + 1] for role in ("subj", "obj")]
-    _check_places(*spans, len(words), "words", place)
+    subject_words = [item["subj_start"], item["subj_end"] + 1]
+    object_words = [item["obj_start"], item["obj_end"] + 1]
+    _check_places(subject_words, object_words, len(words), "words", place)
     text, places = join_words(words)
-    subject, entity = ([places[start][0], places[end - 1][1]] for start, end in spans)
+    subject = _place_of_words(subject_words, places)
+    entity = _place_of_words(object_words, places)
     _check_places(subject, entity, len(text), "characters", place)  # a word may be empty
     return {
         "text": text,
@@ -90,6 +109,12 @@ def _text_of_tokens(item: MarkedTokens, place: str) -> dict:
         "subject_type": item.get("subj_type", ""),
         "object_type": item.get("obj_type", ""),
     }
+
+
+def _place_of_words(words: Sequence[int], places: Sequence[Sequence[int]]) -> list[int]:
+    """Converts a span of words, its end exclusive, to characters; `places` are those of words."""
+    start, end = words
+    return [places[start][0], places[end - 1][1]]
 
 
 def _check_places(
@@ -123,19 +148,24 @@ class RelationSet:
     examples: list[ExampleLine]
 
     def labels(self) -> list[str]:
-        """The relation that means none, and then the others, sorted."""
-        found = {example["relation"] for example in self.examples} - {None, self.negative}
-        return [self.negative, *sorted(found)]
+        """Returns the relation that means none, followed by the others, sorted."""
+        found = {self.negative}
+        for example in self.examples:
+            if example["relation"] is not None:
+                found.add(example["relation"])
+        return [self.negative, *sorted(found - {self.negative})]
 
 
 def check_relations(relations: RelationSet) -> None:
     """Refuses an empty file, duplicate ids, and relations that are missing or have controls."""
-    path, examples = relations.path, relations.examples
+    path = relations.path
+    examples = relations.examples
     if not examples:
         raise BadInputError(f"{path}: holds no examples")
     counts = collections.Counter(example["id"] for example in examples)
-    if twice := [identifier for identifier, count in counts.items() if count > 1]:
-        raise BadInputError(f"{path}: example id {twice[0]!r} is there {counts[twice[0]]} times")
+    for identifier, count in counts.items():
+        if count > 1:
+            raise BadInputError(f"{path}: example id {identifier!r} is there {count} times")
     without = [example["id"] for example in examples if example["relation"] is None]
     for example in examples:
         relation = example["relation"] or ""
@@ -155,7 +185,7 @@ class _Entry(MarkedTokens):
 
 def read_tacred(path: str) -> RelationSet:
     """Reads a JSON list of examples; ends of entities are inclusive."""
-    examples = []
+    examples: list[ExampleLine] = []
     entries = parse_json(read_text_file(path), list, path, _LAYOUT)
     for number, entry in enumerate(entries, start=1):
         place = f"{path}: entry {number}"
@@ -168,13 +198,15 @@ def read_tacred(path: str) -> RelationSet:
 
 def read_semeval2010(path: str) -> RelationSet:
     """Reads the task's own files: a line with number and sentence, its relation, a comment."""
-    examples = []
-    for number, line in enumerate(read_text_file(path).split("\n"), start=1):
-        line, place = line.strip("\r "), f"{path}: line {number}"
+    examples: list[ExampleLine] = []
+    for number, text in enumerate(read_text_file(path).split("\n"), start=1):
+        line = text.strip("\r ")
+        place = f"{path}: line {number}"
         if not line or line.startswith(_COMMENT):
             continue
-        if sentence := _SENTENCE.fullmatch(line):
-            examples.append(_example(*sentence.groups(), place))
+        sentence = _SENTENCE.fullmatch(line)
+        if sentence:
+            examples.append(_example(sentence[1], sentence[2], place))
         elif _RELATION.fullmatch(line) and examples and examples[-1]["relation"] is None:
             examples[-1]["relation"] = line
         else:
@@ -185,12 +217,13 @@ def read_semeval2010(path: str) -> RelationSet:
     return RelationSet(path, "semeval2010", OTHER, examples)
 
 
-def _example(identifier: str, marked: str, place: str) -> dict:
+def _example(identifier: str, marked: str, place: str) -> ExampleLine:
+    """Parses a sentence in which `<e1>…</e1>` and `<e2>…</e2>` mark the entities."""
     found = _MARKED.fullmatch(marked)
     if not found:
         raise BadInputError(f"{place}: the sentence has not <e1>…</e1> and then <e2>…</e2>, once")
     parts = found.groups()
-    ends = [sum(map(len, parts[:count])) for count in range(1, len(parts))]
+    ends = list(itertools.accumulate(len(part) for part in parts))
     return {
         "id": identifier,
         "text": "".join(parts),
@@ -211,24 +244,47 @@ def write_relations(
     sequence_length: int = 128,
     **options: Any,
 ) -> RelationExtractionManifest:
-    """Writes a directory of rows and examples; it appears whole or not at all."""
+    """Writes the records of examples, completely or not at all.
+
+    Args:
+        relations: the examples.
+        output: directory that is new or empty.
+        training: the training set, whose relations and types the model learns; by default the
+            examples themselves.
+        entities: whether entities are masked, or kept between markers.
+        sequence_length: largest number of positions of a row.
+        **options: as for `write_task_records`.
+
+    Returns:
+        The manifest.
+
+    Raises:
+        BadInputError: the examples cannot be used, or the output exists or cannot be written.
+    """
     training = training or relations
-    for some in (relations, training):
-        check_relations(some)
+    for relation_set in (relations, training):
+        check_relations(relation_set)
     if training.examples[0]["relation"] is None:
         raise BadInputError(
             f"{training.path}: has no relations to learn; give the training set as --training-input"
         )
-    source = options.get("preset") or options.get("vocabulary")
+    source = options.get("preset") or options.get("vocabulary") or "vocabulary"
     maker = RelationRows(relations, training, entities, source)
     return write_task_records(maker, output, sequence_length=sequence_length, **options)
 
 
-class RelationRows(RowMaker):
-    """Makes the rows of examples and counts what became of them.
+class RelationRows(RowMaker[RelationExtractionManifest]):
+    """Makes the rows of examples, and counts what the training set does not have.
 
-    Of what the training set does not have: `unknown_types` are entities that have the marker of
-    their role alone, `unknown_relations` examples, which cannot be predicted right.
+    `unknown_types` counts entities with a type that is not in the training set; their marker names
+    only their role. `unknown_relations` counts examples with such a relation, which a model cannot
+    predict.
+
+    Args:
+        relations: the examples.
+        training: the training set.
+        entities: whether entities are masked, or kept between markers.
+        vocabulary: name of the vocabulary, for errors.
     """
 
     manifest_class = RelationExtractionManifest
@@ -238,33 +294,36 @@ class RelationRows(RowMaker):
         self, relations: RelationSet, training: RelationSet, entities: EntityMode, vocabulary: str
     ) -> None:
         super().__init__()
-        self._relations, self._training = relations, training
-        self._entities, self._vocabulary = entities, vocabulary
+        self._relations = relations
+        self._training = training
+        self._entities = entities
+        self._vocabulary = vocabulary
         self._labels = training.labels()
-        self._numbers = {label: number for number, label in enumerate(self._labels, start=1)}
+        self._label_ids = {label: label_id for label_id, label in enumerate(self._labels, start=1)}
         self.counts.update(full_rows=0, unknown_types=0, unknown_relations=0)
         self.lines[EXAMPLES_FILE] = relations.examples
         self.is_labelled = relations.examples[0]["relation"] is not None
 
     def rows(self, pieces: Sequence[str], casing: Casing, sequence_length: int) -> Iterator[Row]:
-        """A row an example."""
-        training, entities = self._training, self._entities
-        types = [
-            {example[f"{role}_type"] for example in training.examples if entities == "masked"}
-            for role in _PLACE_FIELDS
-        ]
-        self._markers = make_markers(pieces, *types, place=self._vocabulary)
+        """Yields a row for each example."""
+        subject_types: set[str] = set()
+        object_types: set[str] = set()
+        if self._entities == "masked":
+            for example in self._training.examples:
+                subject_types.add(example["subject_type"])
+                object_types.add(example["object_type"])
+        self._markers = make_markers(pieces, subject_types, object_types, self._vocabulary)
         packer = RelationPacker(
-            pieces, casing, self._markers, entities=entities, sequence_length=sequence_length
+            pieces, casing, self._markers, entities=self._entities, sequence_length=sequence_length
         )
         pack = tf.function(packer, reduce_retracing=True)
         firsts = range(0, len(self._relations.examples), _EXAMPLES_AT_ONCE)
         for first in show_progress(firsts, len(firsts), "batches"):
-            some = self._relations.examples[first : first + _EXAMPLES_AT_ONCE]
-            yield from self._batch(some, pack, sequence_length)
+            batch = self._relations.examples[first : first + _EXAMPLES_AT_ONCE]
+            yield from self._batch(batch, pack, sequence_length)
 
     def described(self) -> dict[str, Any]:
-        """The relations, the markers of entities, and whose layout the files have."""
+        """Returns the relations, the markers of entities, and the layout of the files."""
         return {
             "labels": self._labels,
             "markers": self._markers,
@@ -273,38 +332,46 @@ class RelationRows(RowMaker):
         }
 
     def summary(self, manifest: RelationExtractionManifest, seconds: float) -> Iterator[str]:
-        """What there is, and what the training set does not have."""
+        """Yields the numbers of examples, and of types and relations new to the training set."""
         counts = manifest.counts
         yield (
             f"{counts['rows']:,} examples, {len(manifest.labels)} relations, "
             f"{len(manifest.markers)} markers; {counts['full_rows']:,} rows are full and may have "
             "been cut"
         )
-        for name, what in (("types", "entities of types"), ("relations", "relations")):
-            if count := counts[f"unknown_{name}"]:
-                yield f"{what} that the training set does not have: {count:,}"
+        for name, title in (("types", "entities of types"), ("relations", "relations")):
+            count = counts[f"unknown_{name}"]
+            if count:
+                yield f"{title} that the training set does not have: {count:,}"
 
     def _batch(
         self, examples: Sequence[ExampleLine], pack: Callable, sequence_length: int
     ) -> Iterator[Row]:
-        columns = {
-            name: tf.constant([x[name].encode("utf-8", "replace") for x in examples])
-            for name in _TEXT_FIELDS
-        }
-        columns |= {name: tf.constant([x[name] for x in examples]) for name in _PLACE_FIELDS}
-        rows = pack(**columns)
-        flat, splits = rows.flat_values.numpy(), rows.row_splits.numpy()
-        for example, row in zip(examples, np.split(flat, splits[1:-1]), strict=True):
-            label = self._numbers.get(example["relation"], 0)
-            self.counts["unknown_relations"] += not label and example["relation"] is not None
+        """Packs some examples as rows, and counts them."""
+        rows = pack(
+            text=string_tensor([example["text"] for example in examples]),
+            subject=tf.constant([example["subject"] for example in examples]),
+            object=tf.constant([example["object"] for example in examples]),
+            subject_type=string_tensor([example["subject_type"] for example in examples]),
+            object_type=string_tensor([example["object_type"] for example in examples]),
+        )
+        splits = rows.row_splits.numpy()
+        token_ids = np.split(rows.flat_values.numpy(), splits[1:-1])
+        for example, row in zip(examples, token_ids, strict=True):
+            relation = example["relation"]
+            label = 0 if relation is None else self._label_ids.get(relation, 0)
+            self.counts["unknown_relations"] += relation is not None and label == 0
             self.counts["full_rows"] += len(row) == sequence_length
-            self.counts["unknown_types"] += self._entities == "masked" and self._num_unknown(
-                example
-            )
+            if self._entities == "masked":
+                self.counts["unknown_types"] += self._num_unknown_types(example)
             numbers = {SECOND_START: len(row), LABEL: label}
             yield Row(numbers, {ROW_TOKEN_IDS: row})
 
-    def _num_unknown(self, example: ExampleLine) -> int:
-        names = zip((SUBJECT, OBJECT), _PLACE_FIELDS, strict=True)
-        found = [(role, example[f"{field}_type"]) for role, field in names]
-        return sum(bool(kind) and f"{role}={kind}" not in self._markers for role, kind in found)
+    def _num_unknown_types(self, example: ExampleLine) -> int:
+        """Returns how many entities of an example have a type without its own marker."""
+        markers = []
+        if example["subject_type"]:
+            markers.append(f"{SUBJECT}={example['subject_type']}")
+        if example["object_type"]:
+            markers.append(f"{OBJECT}={example['object_type']}")
+        return sum(marker not in self._markers for marker in markers)

@@ -6,8 +6,9 @@ Dimensions: B rows, S positions, N texts.
 import collections
 import os
 from collections.abc import Iterator, Mapping, Sequence
-from typing import Any
+from typing import Any, ClassVar
 
+import keras_hub
 import numpy as np
 import tensorflow as tf
 from rich.text import Text
@@ -24,7 +25,7 @@ from spanbert_tf.models import (
 )
 from spanbert_tf.serving.exporting import Signatures
 from spanbert_tf.tasks.graphs import text_specs
-from spanbert_tf.tasks.label_task import LabelTask
+from spanbert_tf.tasks.label_task import LabelTask, known_labels
 from spanbert_tf.tasks.marked_text import marked_pieces, marked_text
 from spanbert_tf.tasks.pipeline import best_of, without_padding
 from spanbert_tf.tasks.relation_extraction.graph import ClassifyRelations
@@ -39,6 +40,7 @@ from spanbert_tf.tasks.relation_extraction.rows import marked_text_of
 from spanbert_tf.tasks.report import (
     SHOWN_CONFUSIONS,
     ClassScores,
+    MarkedPart,
     class_scores,
     marked_parts,
     render_page,
@@ -51,7 +53,7 @@ _NOTES = ("subject", "object", "subject and object")
 _MARKS = {"gold": "subject", "model": "object", "both": "object", "overlap": "object"}
 
 
-class RelationExtraction(LabelTask):
+class RelationExtraction(LabelTask[RelationExtractionManifest, RelationExtractionConfig]):
     """Classifies the relation of the subject of a text to its object."""
 
     name = "relation_extraction"
@@ -66,7 +68,7 @@ class RelationExtraction(LabelTask):
     table_title = "examples by relation"
     fields = ("text", "subject", "object")
     readme = os.path.join(os.path.dirname(__file__), "readme.md")
-    example: Mapping[str, Any] = {
+    example: ClassVar[Mapping[str, Any]] = {
         "text": "Ann was born in Rome.",
         "subject": [0, 3],
         "object": [16, 20],
@@ -74,27 +76,28 @@ class RelationExtraction(LabelTask):
         "object_type": "CITY",
     }
 
-    def signatures(self, model: SpanBertRelationClassifier, top_k: int) -> Signatures:
-        """One signature, which takes texts, the places of both entities, and their types."""
+    def signatures(self, model: keras_hub.models.Task, top_k: int) -> Signatures:
+        """Returns one signature, of texts, the places of both entities, and their types."""
         text, *types = text_specs("text", "subject_type", "object_type")
         places = [tf.TensorSpec([None, 2], tf.int32, name=name) for name in ("subject", "object")]
         function = ClassifyRelations(model, top_k).classify
         return {"serving_default": (function, [text, *places, *types])}
 
-    def readme_values(self, model: SpanBertRelationClassifier) -> dict[str, Any]:
+    def readme_values(self, model: keras_hub.models.Task) -> dict[str, Any]:
         """Adds the example as a text of word pieces, in which markers stand for the entities."""
         vocabulary = model.preprocessor.tokenizer.get_vocabulary()
-        _, *pieces, _ = (vocabulary[number] for number in self.example_rows(model)["token_ids"])
+        # The first and the last are [CLS] and [SEP].
+        pieces = [vocabulary[token_id] for token_id in self.example_rows(model)["token_ids"][1:-1]]
         return {"texts": " ".join(pieces).replace(f" {CONTINUATION_PREFIX}", "")}
 
-    def example_rows(self, model: SpanBertRelationClassifier) -> dict[str, tf.Tensor]:
+    def example_rows(self, model: keras_hub.models.Task) -> dict[str, tf.Tensor]:
         """Packs the example with its entities, which the preprocessor reads as well."""
         return without_padding(model.preprocessor(dict(self.example)))
 
-    def check(self, model: SpanBertRelationClassifier, item: dict) -> dict:
+    def check(self, model: keras_hub.models.Task, item: dict) -> dict:
         """Takes texts, or tokens as in TACRED; see `marked_text_of`.
 
-        In Python an entity may also be a tuple, such as `re.Match.span()`, or hold integers of
+        In Python an entity may also be a tuple, such as `re.Match.span()`, and have integers of
         NumPy.
         """
         item = dict(item)
@@ -103,20 +106,23 @@ class RelationExtraction(LabelTask):
             if isinstance(place, tuple | list | np.ndarray):
                 item[role] = [n.item() if isinstance(n, np.integer) else n for n in place]
         try:
-            return marked_text_of(item, "input")
+            return dict(marked_text_of(item, "input"))
         except BadInputError as error:
             raise BadInputError(str(error).removeprefix("input: ")) from error
 
     def answer(
-        self, model: SpanBertRelationClassifier, item: dict, found: dict, top_k: int
+        self, model: keras_hub.models.Task, item: dict, found: dict, top_k: int
     ) -> dict | list[dict]:
-        """As the pipeline `text-classification`: the most probable relations."""
-        pairs = zip(found["labels"], found["probabilities"], strict=True)
-        return best_of([{"label": n.decode(), "score": float(p)} for n, p in pairs], top_k)
+        """Returns the most probable relations, as the pipeline `text-classification` does."""
+        answers = []
+        for label, score in zip(found["labels"], found["probabilities"], strict=True):
+            answers.append({"label": label.decode(), "score": float(score)})
+        return best_of(answers, top_k)
 
-    def check_model(self, model: SpanBertRelationClassifier, records: Records, preset: str) -> None:
+    def check_model(self, model: keras_hub.models.Task, records: Records, preset: str) -> None:
         """Refuses records with other markers or relations, for which predictions would be wrong."""
-        manifest, preprocessor = records.manifest, model.preprocessor
+        manifest = records.manifest
+        preprocessor = model.preprocessor
         for name, found, wanted in (
             ("entities", manifest.entities, preprocessor.entities),
             ("markers", manifest.markers, preprocessor.markers),
@@ -146,11 +152,11 @@ class RelationExtraction(LabelTask):
         return self.model_class(backbone, manifest.labels, preprocessor, dropout=backbone.dropout)
 
     def score(self, outcome: Outcome) -> dict[str, float]:
-        """The official scores of the layout."""
+        """Computes the official scores of the layout."""
         return _all_scores(outcome)[0]
 
     def class_scores(self, outcome: Outcome) -> ClassScores:
-        """The scores of each relation, by the rules of the layout."""
+        """Computes the scores of each relation by the rules of the layout."""
         return _all_scores(outcome)[1]
 
     def row_in_words(
@@ -158,39 +164,49 @@ class RelationExtraction(LabelTask):
     ) -> Iterator[str | Text]:
         """Shows the text with its entities, the relation, and the row that the model reads."""
         line = records.lines(EXAMPLES_FILE)[index]
-        parts = [
-            (*line[role], f"{role} {line[f'{role}_type']}".strip())
-            for role in ("subject", "object")
-        ]
+        parts = []
+        for role in ("subject", "object"):
+            start, end = line[role]
+            parts.append((start, end, f"{role} {line[f'{role}_type']}".strip()))
         yield marked_text(line["text"], parts)
         yield f"  relation: {line['relation'] or 'not known'}"
         names = {piece: f"[{name}]" for name, piece in records.manifest.markers.items()}
-        yield Text("  row: ").append(marked_pieces([names.get(p, p) for p in pieces], ()))
+        shown = [names.get(piece, piece) for piece in pieces]
+        yield Text("  row: ").append(marked_pieces(shown, ()))
 
     def report(self, title: str, outcome: Outcome, scores: Mapping[str, float]) -> str:
         """Renders a page that shows each example, with filters for frequent confusions."""
         pairs = list(zip(outcome.gold, outcome.predicted, strict=True))
         confusions = collections.Counter(pair for pair in pairs if pair[0] != pair[1])
-        names = {
-            pair: f"confusion-{number}"
-            for number, (pair, _) in enumerate(confusions.most_common(SHOWN_CONFUSIONS), start=1)
-        }
+        names: dict[tuple[str, str], str] = {}  # confusion → name of its filter
+        filters: dict[str, str] = {}
+        for number, (pair, _) in enumerate(confusions.most_common(SHOWN_CONFUSIONS), start=1):
+            names[pair] = f"confusion-{number}"
+            filters[names[pair]] = f"gold {pair[0]}, predicted {pair[1]}"
         examples = outcome.records.lines(EXAMPLES_FILE)
-        records = [
-            {
+        records = []
+        for example, pair, row in zip(examples, pairs, outcome.predictions, strict=True):
+            probability = float(row.max())
+            record = {
                 "kinds": [names[pair]] if pair in names else [],
-                "error": float(row.max()) if pair in confusions else 0.0,
+                "error": probability if pair in confusions else 0.0,
                 "gold": pair[0],
                 "predicted": pair[1],
-                "probability": float(row.max()),
+                "probability": probability,
                 "id": example["id"],
                 "parts": _marked(example),
             }
-            for example, pair, row in zip(examples, pairs, outcome.predictions, strict=True)
-        ]
-        filters = {name: f"gold {pair[0]}, predicted {pair[1]}" for pair, name in names.items()}
-        options = {"unit": "example", "by": outcome.by, "tables": self.tables(outcome)}
-        return render_page(_TEMPLATE, title, records, filters, scores=scores, **options)
+            records.append(record)
+        return render_page(
+            _TEMPLATE,
+            title,
+            records,
+            filters,
+            unit="example",
+            by=outcome.by,
+            tables=self.tables(outcome),
+            scores=scores,
+        )
 
     def write(self, outcome: Outcome, output: str) -> None:
         """Writes the file that the official scorer reads, and all probabilities as JSON lines."""
@@ -200,30 +216,35 @@ class RelationExtraction(LabelTask):
             pairs = zip(examples, outcome.predicted, strict=True)
             lines = [f"{example['id']}\t{relation}" for example, relation in pairs]
         write_text(os.path.join(output, "answers.txt"), "".join(f"{line}\n" for line in lines))
-        labels = outcome.model.labels
-        write_json_lines(
-            os.path.join(output, "probabilities.jsonl"),
-            [
-                {"id": example["id"], **dict(zip(labels, row.tolist(), strict=True))}
-                for example, row in zip(examples, outcome.predictions, strict=True)
-            ],
-        )
+        labels = known_labels(outcome.model, outcome.records)
+        probabilities = []
+        for example, row in zip(examples, outcome.predictions, strict=True):
+            by_label = dict(zip(labels, row.tolist(), strict=True))
+            probabilities.append({"id": example["id"], **by_label})
+        write_json_lines(os.path.join(output, "probabilities.jsonl"), probabilities)
 
 
 def _all_scores(outcome: Outcome) -> tuple[dict[str, float], ClassScores]:
-    """The official scores, and those of each relation."""
-    gold, predicted, labels = outcome.gold, outcome.predicted, outcome.model.labels
+    """Computes the official scores, and the scores of each relation."""
+    gold = outcome.gold
+    predicted = outcome.predicted
+    labels = known_labels(outcome.model, outcome.records)
     if outcome.records.manifest.layout == "semeval2010":
         names = [example["id"] for example in outcome.records.lines(EXAMPLES_FILE)]
-        key, answers = (dict(zip(names, column, strict=True)) for column in (gold, predicted))
+        key = dict(zip(names, gold, strict=True))
+        answers = dict(zip(names, predicted, strict=True))
         return score_semeval2010(key, answers)
     unknown = sorted(set(gold) - set(labels))
     scores = score_tacred(gold, predicted, negative=labels[0])
     return scores, class_scores(gold, predicted, [*labels, *unknown], without=labels[0])
 
 
-def _marked(example: ExampleLine) -> list[tuple[str, str | None, str]]:
+def _marked(example: ExampleLine) -> list[MarkedPart]:
     """Splits a text into parts, with subject and object marked and their types named."""
-    places = ([(*example[role], example[f"{role}_type"] or "")] for role in ("subject", "object"))
-    parts = marked_parts(example["text"], *places, _NOTES)
-    return [(text, _MARKS.get(kind, kind), note) for text, kind, note in parts]
+    subject = (*example["subject"], example["subject_type"])
+    entity = (*example["object"], example["object_type"])
+    parts = []
+    for text, kind, note in marked_parts(example["text"], [subject], [entity], _NOTES):
+        mark = None if kind is None else _MARKS.get(kind, kind)
+        parts.append((text, mark, note))
+    return parts
