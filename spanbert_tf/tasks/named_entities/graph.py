@@ -1,13 +1,13 @@
-"""From texts to entities, in a graph: predictions, the export and the predictor share it.
+"""Finds the entities of texts in a graph, for scores, exports and raw prediction.
 
-N texts, T pieces of all texts, E entities of all texts, R rows of all texts, S positions of a row.
+Dimensions: N texts; T pieces, E entities and R rows of all texts; S positions of a row.
 """
 
 from typing import NamedTuple
 
+import keras_hub
 import tensorflow as tf
 
-from spanbert_tf.models import SpanBertTokenClassifier
 from spanbert_tf.tasks.graphs import clean_texts, map_row_chunks
 from spanbert_tf.tasks.named_entities.records import BEGIN, INSIDE, OUTSIDE
 from spanbert_tf.text.positions import changes
@@ -34,10 +34,11 @@ class EntityDecoder(tf.Module):
     Neighbouring pieces of one type are an entity; a label `B-TYPE` begins a new one.
 
     Args:
-        model: whose labels, tokenizer and `aggregation_strategy` count.
+        model: a `SpanBertTokenClassifier` with its preprocessor. Its labels, tokenizer and
+            `aggregation_strategy` are used.
     """
 
-    def __init__(self, model: SpanBertTokenClassifier) -> None:
+    def __init__(self, model: keras_hub.models.Task) -> None:
         super().__init__()
         tokenizer = model.preprocessor.tokenizer
         vocabulary = tokenizer.get_vocabulary()
@@ -46,17 +47,19 @@ class EntityDecoder(tf.Module):
         types = [_type_of(label) for label in model.labels]
         names = sorted({name for name in types if name is not None})
         self._type_names = tf.constant([OUTSIDE, *names])
-        numbers = {name: number for number, name in enumerate(names, start=1)}
-        self._types = tf.constant([numbers.get(name, 0) for name in types])  # of the labels
+        type_ids: dict[str | None, int] = {None: 0}
+        for type_id, name in enumerate(names, start=1):
+            type_ids[name] = type_id
+        self._types = tf.constant([type_ids[name] for name in types])  # of the labels
         self._begins = tf.constant([label.startswith(BEGIN) for label in model.labels])
         self._strategy = model.aggregation_strategy
 
     def tokenize(self, texts: tf.Tensor) -> Pieces:
-        """Ids of the pieces of texts, string [N], and where they stand, in bytes."""
+        """Returns the ids of the pieces of texts, string [N], and their places in bytes."""
         return self._tokenizer.tokenize_with_offsets(texts)
 
-    def speaks(self, texts: tf.Tensor, pieces: Pieces) -> tf.Tensor:
-        """Whether each piece speaks for itself, bool [T]; others do as the last one that does.
+    def keeps_label(self, texts: tf.Tensor, pieces: Pieces) -> tf.Tensor:
+        """Whether each piece keeps its label, bool [T]. Others take that of the last one that does.
 
         Args:
             texts: string [N].
@@ -76,39 +79,41 @@ class EntityDecoder(tf.Module):
         pieces: Pieces,
         labels: tf.Tensor,
         scores: tf.Tensor,
-        speaks: tf.Tensor,
+        keeps_label: tf.Tensor,
     ) -> Entities:
-        """The entities of texts.
+        """Finds the entities of texts by the labels of their pieces.
 
         Args:
             texts: string [N].
             pieces: word pieces of them, from `tokenize`.
             labels: numbers of the pieces' labels, int32 [T].
             scores: their probabilities, float32 [T].
-            speaks: whether each piece speaks for itself, bool [T].
+            keeps_label: as `keeps_label` returned, bool [T].
         """
         _, starts, ends = (values.flat_values for values in pieces)  # [T] each
         rows = pieces[0].value_rowids()
-        speaker = speakers(speaks)
-        labels = tf.gather(labels, speaker)
+        source = label_sources(keeps_label)
+        labels = tf.gather(labels, source)
         types = tf.gather(self._types, labels)
         is_inside = types > 0
-        is_new = changes(types) | changes(rows) | (tf.gather(self._begins, labels) & speaks)
+        is_new = changes(types) | changes(rows) | (tf.gather(self._begins, labels) & keeps_label)
         is_first = is_inside & is_new
         is_followed = tf.concat([is_inside[1:] & ~is_new[1:], [False]], axis=0)[: tf.size(rows)]
         is_last = is_inside & ~is_followed
-        entity = tf.cumsum(tf.cast(is_first, tf.int32)) - 1  # [T], of what is inside of one
+        entity = tf.cumsum(tf.cast(is_first, tf.int32)) - 1  # [T], index of the entity
         num_entities = tf.reduce_sum(tf.cast(is_first, tf.int32))  # E
-        weights = tf.cast(is_inside & speaks, tf.float32)
-        sums = [
-            tf.math.unsorted_segment_sum(values, tf.where(is_inside, entity, -1), num_entities)
-            for values in (weights * tf.gather(scores, speaker), weights)
-        ]
+        weights = tf.cast(is_inside & keeps_label, tf.float32)
+        segments = tf.where(is_inside, entity, -1)
+
+        def sum_of_entities(values: tf.Tensor) -> tf.Tensor:
+            return tf.math.unsorted_segment_sum(values, segments, num_entities)
+
+        sums = sum_of_entities(weights * tf.gather(scores, source))
         text_rows = rows[is_first]  # [E]
         firsts, limits = starts[is_first], ends[is_last]  # bytes
         flat = (
             tf.gather(self._type_names, types[is_first]),
-            tf.math.divide_no_nan(*sums),
+            tf.math.divide_no_nan(sums, sum_of_entities(weights)),
             tf.strings.substr(tf.gather(texts, text_rows), firsts, limits - firsts),
             characters_before(texts, firsts, text_rows),
             characters_before(texts, limits, text_rows),
@@ -126,7 +131,7 @@ class FindEntities(tf.Module):
         model: a classifier of tokens with its preprocessor.
     """
 
-    def __init__(self, model: SpanBertTokenClassifier) -> None:
+    def __init__(self, model: keras_hub.models.Task) -> None:
         super().__init__()
         self._model = model
         self._decoder = EntityDecoder(model)
@@ -135,16 +140,19 @@ class FindEntities(tf.Module):
         self._room = model.preprocessor.sequence_length - 2  # [CLS], [SEP]
 
     def find(self, text: tf.Tensor) -> dict[str, tf.Tensor]:
-        """The entities of texts, string [N]: the fields of `Entities`, [N, entities]."""
+        """Finds the entities of texts, string [N]; returns fields of `Entities`, [N, entities]."""
         texts = clean_texts(text)
         pieces = self._decoder.tokenize(texts)
         labels, scores = self._labels(pieces[0])
-        speaks = self._decoder.speaks(texts, pieces)
-        entities = self._decoder.decode(texts, pieces, labels, scores, speaks)
+        keeps_label = self._decoder.keeps_label(texts, pieces)
+        entities = self._decoder.decode(texts, pieces, labels, scores, keeps_label)
         return {name: values.to_tensor() for name, values in entities._asdict().items()}
 
     def _labels(self, ids: tf.RaggedTensor) -> tuple[tf.Tensor, tf.Tensor]:
-        """Labels and probabilities of all pieces, in rows as `prepare named_entities` cuts them."""
+        """Computes the labels of all pieces and their probabilities.
+
+        Texts are cut to rows as `prepare named_entities` cuts them.
+        """
         sizes = ids.row_lengths()  # [N]
         counts = tf.maximum(-(-sizes // self._room), 1)  # rows of each text
         firsts = tf.ragged.range(counts).flat_values * self._room  # [R]
@@ -162,38 +170,38 @@ class FindEntities(tf.Module):
 
 
 def best_labels(outputs: tf.Tensor) -> tuple[tf.Tensor, tf.Tensor]:
-    """The most probable label of each position of rows, int32 [R, S], and its probability."""
+    """Returns the most probable label of each position, int32 [R, S], and its probability."""
     probabilities = tf.nn.softmax(tf.cast(outputs, tf.float32))
     labels = tf.argmax(probabilities, axis=-1, output_type=tf.int32)
     return labels, tf.reduce_max(probabilities, axis=-1)
 
 
-def speakers(speaks: tf.Tensor) -> tf.Tensor:
-    """The number of the piece that speaks for each, int32 [T].
+def label_sources(keeps_label: tf.Tensor) -> tf.Tensor:
+    """Returns the index of the piece whose label each piece takes, int32 [T].
 
     Args:
-        speaks: whether each speaks for itself, bool [T]; the first one does.
+        keeps_label: whether each piece keeps its own label, bool [T]; true for the first one.
     """
-    numbers = tf.range(tf.size(speaks))
-    return tf.gather(numbers[speaks], tf.cumsum(tf.cast(speaks, tf.int32)) - 1)
+    indices = tf.range(tf.size(keeps_label))
+    return tf.gather(indices[keeps_label], tf.cumsum(tf.cast(keeps_label, tf.int32)) - 1)
 
 
 def _words_of_bytes(texts: tf.Tensor, places: tf.RaggedTensor) -> tf.Tensor:
-    """The number of the word that each place is in, over all texts, int32 [T].
+    """Returns the index of the word that each place is in, over all texts, int32 [T].
 
     Args:
         texts: string [N].
-        places: bytes of them, ragged int64 [N, places].
+        places: bytes of the texts, ragged int64 [N, places].
     """
     starts = word_starts(texts)
     text_starts = tf.cumsum(tf.cast(tf.strings.length(texts), tf.int64), exclusive=True)
-    of_words, of_places = (
-        values.flat_values + tf.gather(text_starts, values.value_rowids())
-        for values in (starts, places)
-    )
-    return tf.searchsorted(of_words, of_places, side="right")
+
+    def over_all_texts(values: tf.RaggedTensor) -> tf.Tensor:
+        return values.flat_values + tf.gather(text_starts, values.value_rowids())
+
+    return tf.searchsorted(over_all_texts(starts), over_all_texts(places), side="right")
 
 
 def _type_of(label: str) -> str | None:
-    """The type that a label names, which may be called as the label of no type is."""
+    """Returns the type that a label names; `None` for the label outside of entities."""
     return None if label == OUTSIDE else label.removeprefix(BEGIN).removeprefix(INSIDE)

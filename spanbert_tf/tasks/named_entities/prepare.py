@@ -1,4 +1,6 @@
-"""`spanbert-tf prepare named_entities`. What it calls is imported later."""
+"""`spanbert-tf prepare named_entities`. Other modules are imported when used."""
+
+from typing import Any
 
 import click
 
@@ -15,9 +17,7 @@ from spanbert_tf.command_line import WritingCommand, record_options
     help="Columns, the tag in BIO or BIOES the last (conll, conll2003: the same); JSON lines with "
     "spans of characters; CrossRE's own.",
 )
-def prepare_named_entities(
-    input_path: str, output: str, file_format: str, **options: object
-) -> None:
+def prepare_named_entities(input_path: str, output: str, file_format: str, **options: Any) -> None:
     """Write records of sentences with named entities."""
     from spanbert_tf.tasks.named_entities.rows import READERS, write_entities
 

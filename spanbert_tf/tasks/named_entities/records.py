@@ -18,12 +18,14 @@ from spanbert_tf.data.manifest import Count
 from spanbert_tf.data.records import TaskManifest
 
 SENTENCES_FILE = "sentences.jsonl"
-# Feature of a row: for each position the number of its label + 1, or 0 where it has none.
-LABELS, LABEL_DTYPE = "labels", "uint16"
+# Feature of a row: for each position the id of its label + 1, or 0 without a label.
+LABELS = "labels"
+LABEL_DTYPE = "uint16"
 
 _CONLL_2003_LABELS = 9
-OUTSIDE = "O"  # of an entity
-BEGIN, INSIDE = "B-", "I-"
+OUTSIDE = "O"
+BEGIN = "B-"
+INSIDE = "I-"
 
 
 class EntityPredictionConfig(PredictionConfig):
@@ -44,7 +46,7 @@ class NamedEntitiesConfig(FinetuningConfig):
 
     Attributes:
         task: `named_entities`.
-        prediction: how entities are made of labels.
+        prediction: how labels become entities.
     """
 
     task: Literal["named_entities"] = "named_entities"
@@ -56,7 +58,7 @@ class SentenceLine(TypedDict):
 
     Attributes:
         id: id of the sentence.
-        text: its words and what stands between them.
+        text: its words with the characters between them.
         words: characters of each word, the end exclusive.
         first_pieces: index of the first piece of each word; -1 for a word without pieces.
         num_pieces: number of word pieces of the sentence.
@@ -91,29 +93,29 @@ class NamedEntitiesManifest(TaskManifest):
     label_counts: list[Count]
 
     def features(self) -> dict[str, Stored]:
-        """For each position the number of its label + 1, or 0 where it has none."""
+        """Returns the feature of labels: the id + 1 for each position, or 0 without a label."""
         return {LABELS: Stored(LABEL_DTYPE, below=len(self.labels) + 1)}
 
     @classmethod
     def planned_fields(cls, data: RowsConfig) -> dict[str, Any]:
-        """As many labels as CoNLL-2003 has."""
+        """Returns as many labels as CoNLL-2003 has."""
         labels = [f"label {number}" for number in range(_CONLL_2003_LABELS)]
         return {"labels": labels, "words": "marked", "label_counts": [1] * len(labels)}
 
     def fault(self) -> str | None:
-        """Also checks that labels and their counts fit each other."""
+        """Checks what every manifest does, and that there is a count for each label."""
         if len(self.label_counts) != len(self.labels):
             return f"label_counts: are {len(self.label_counts)}, of {len(self.labels)} labels"
         return super().fault()
 
     @property
     def shipped_config(self) -> str:
-        """The shipped configuration for these records."""
+        """Name of the shipped configuration for these records."""
         return "named_entities"
 
     @property
     def scoring_note(self) -> str | None:
-        """The number of entities that the labels leave out, which makes the recall too high."""
+        """The number of entities without labels, which make the recall too high; `None` for 0."""
         unscored = self.counts.get("unscored_entities", 0)
         if not unscored:
             return None

@@ -92,7 +92,9 @@ def _sentence_of_words(
     text, places = join_words(words)
     entities = None
     if spans is not None:
-        entities = tuple(Entity(places[a][0], places[b][1], kind) for a, b, kind in sorted(spans))
+        entities = tuple(
+            Entity(places[first][0], places[last][1], kind) for first, last, kind in sorted(spans)
+        )
     return Sentence(identifier, text, tuple(places), entities)
 
 
@@ -107,22 +109,23 @@ def spans_of_tags(tags: Sequence[str], place: str) -> tuple[list[tuple[int, int,
         one.
     """
     spans: list[list] = []
-    is_open, num_begun = False, 0
-    for number, tag in enumerate(tags):
+    is_open = False
+    num_begun = 0
+    for index, tag in enumerate(tags):
         if tag == "O":
             is_open = False
             continue
         kind, dash, name = tag.partition("-")
         if not dash or not name or kind not in (*_BEGINS, *_GOES_ON):
             raise BadInputError(
-                f"{place}: word {number + 1}: {tag!r} is no tag of BIO or BIOES, such as B-PER"
+                f"{place}: word {index + 1}: {tag!r} is no tag of BIO or BIOES, such as B-PER"
             )
-        goes_on = kind in _GOES_ON and is_open and spans[-1][2] == name
-        num_begun += kind in _GOES_ON and not goes_on
-        if goes_on:
-            spans[-1][1] = number
+        continues = kind in _GOES_ON and is_open and spans[-1][2] == name
+        num_begun += kind in _GOES_ON and not continues
+        if continues:
+            spans[-1][1] = index
         else:
-            spans.append([number, number, name])
+            spans.append([index, index, name])
         is_open = kind in "BI"
     return [(first, last, name) for first, last, name in spans], num_begun
 
@@ -163,7 +166,8 @@ def read_conll2003(path: str) -> SentenceSet:
     """Reads columns: a word a line, its tag (BIO or BIOES) last, a blank line after a sentence."""
     sentences: list[Sentence] = []
     rows: list[list[str]] = []
-    num_begun, first_line = 0, 1
+    num_begun = 0
+    first_line = 1
     for number, line in enumerate([*read_text_file(path).split("\n"), ""], start=1):
         columns = _COLUMNS.split(line.strip(" \t\r"))
         if columns != [""] and columns[0] != _DOCUMENT:
@@ -226,19 +230,32 @@ READERS: Mapping[str, Callable[[str], SentenceSet]] = {
 
 
 def write_entities(
-    sentences: SentenceSet, output: str, *, sequence_length: int = 512, **options: object
+    sentences: SentenceSet, output: str, *, sequence_length: int = 512, **options: Any
 ) -> NamedEntitiesManifest:
-    """Writes the records of sentences, which appear whole or not at all."""
+    """Writes the records of sentences, completely or not at all.
+
+    Args:
+        sentences: the sentences of a file.
+        output: directory that is new or empty.
+        sequence_length: largest number of positions of a row.
+        **options: as for `write_task_records`.
+
+    Returns:
+        The manifest.
+
+    Raises:
+        BadInputError: the sentences cannot be used, or the output exists or cannot be written.
+    """
     maker = EntityRows(sentences)
     return write_task_records(maker, output, sequence_length=sequence_length, **options)
 
 
-class EntityRows(RowMaker):
+class EntityRows(RowMaker[NamedEntitiesManifest]):
     """Makes the rows of sentences and counts their entities.
 
-    Entities that begin or end inside a word, or have no pieces, have no labels; they are counted as
-    `lost_entities`. Those of them that no label of a word shows are also `unscored_entities`, which
-    scores leave out.
+    Entities that begin or end inside a word, or have no word pieces, get no labels; they are
+    counted as `lost_entities`. Those that also have no label of a word are counted as
+    `unscored_entities`: scores leave them out.
 
     Raises:
         BadInputError: there are no sentences, or the entities of only some are known.
@@ -251,11 +268,18 @@ class EntityRows(RowMaker):
         super().__init__()
         self._sentences = sentences
         self._labels = _labels(sentences)
-        self._numbers = {label: number for number, label in enumerate(self._labels)}
-        self._lost: list[str] = []  # the first lost entities, for people
-        names = ("empty_sentences", "split_sentences", "words", "words_without_pieces")
-        names += ("entities", "lost_entities", "unscored_entities")
-        self.counts.update({"sentences": len(sentences.sentences), **dict.fromkeys(names, 0)})
+        self._label_ids = {label: label_id for label_id, label in enumerate(self._labels)}
+        self._lost: list[str] = []  # descriptions of the first lost entities
+        self.counts.update(
+            sentences=len(sentences.sentences),
+            empty_sentences=0,
+            split_sentences=0,
+            words=0,
+            words_without_pieces=0,
+            entities=0,
+            lost_entities=0,
+            unscored_entities=0,
+        )
         self.is_labelled = sentences.sentences[0].entities is not None
         self._has_words = sentences.sentences[0].words is not None
         self._label_counts = np.zeros(len(self._labels), int)
@@ -264,11 +288,14 @@ class EntityRows(RowMaker):
         """Yields a row for each sentence, and further rows for a sentence that is too long."""
         sentences = self._sentences.sentences
         self._continues = np.array([is_continuation(piece) for piece in pieces])
-        tokenize, pack = TextTokenizer(pieces, casing, segment_aware=False), RowPacker(pieces)
+        tokenize = TextTokenizer(pieces, casing, segment_aware=False)
+        pack = RowPacker(pieces)
+        lines: list[SentenceLine] = []
+        self.lines[SENTENCES_FILE] = lines
         pairs = zip(sentences, tokenize([sentence.text for sentence in sentences]), strict=True)
         for sentence, text in show_progress(pairs, len(sentences), "sentences"):
             line = self._line(sentence, text)
-            self.lines[SENTENCES_FILE].append(line)
+            lines.append(line)
             if self._has_words:
                 labels = self._labels_of_words(sentence, line)
             else:
@@ -277,7 +304,7 @@ class EntityRows(RowMaker):
             yield from self._rows(text, labels, pack, sequence_length)
 
     def described(self) -> dict[str, Any]:
-        """The labels and their counts, and the kind of words that have labels."""
+        """Returns the labels and their counts, and the kind of words that have labels."""
         return {
             "labels": self._labels,
             "words": "marked" if self._has_words else "tokenizer",
@@ -285,7 +312,7 @@ class EntityRows(RowMaker):
         }
 
     def summary(self, manifest: NamedEntitiesManifest, seconds: float) -> Iterator[str]:
-        """The numbers of sentences and entities, lost entities, and repairs while reading."""
+        """Yields the numbers of sentences and entities, the lost entities, and repairs."""
         counts = manifest.counts
         yield (
             f"{counts['sentences']:,} sentences in {counts['rows']:,} rows, "
@@ -294,30 +321,32 @@ class EntityRows(RowMaker):
             "pieces"
         )
         yield from (f"  {line}" for line in self._lost)
-        for what, count in self._sentences.repairs.items():
+        for repair, count in self._sentences.repairs.items():
             if count:
-                yield f"{self._sentences.path}: {what}: {count:,}"
+                yield f"{self._sentences.path}: {repair}: {count:,}"
 
     def _rows(
         self, text: TokenizedText, labels: np.ndarray, pack: RowPacker, sequence_length: int
     ) -> Iterator[Row]:
-        num_pieces, room = len(text.token_ids), sequence_length - 2  # [CLS], [SEP]
+        """Yields the rows of a sentence, and counts empty and split sentences."""
+        num_pieces = len(text.token_ids)
+        room = sequence_length - 2  # without [CLS] and [SEP]
         self.counts["empty_sentences"] += not num_pieces
         self.counts["split_sentences"] += num_pieces > room
         for start in range(0, max(num_pieces, 1), room):
             part = slice(start, start + room)
             token_ids, second_start = pack(text.token_ids[part])
-            of_positions = np.pad(labels[part] + 1, 1).astype(_LABEL_DTYPE)
-            lists = {ROW_TOKEN_IDS: token_ids, LABELS: of_positions}
+            row_labels = np.pad(labels[part] + 1, 1).astype(_LABEL_DTYPE)
+            lists = {ROW_TOKEN_IDS: token_ids, LABELS: row_labels}
             yield Row({SECOND_START: second_start}, lists)
 
     def _labels_of_words(self, sentence: Sentence, line: SentenceLine) -> np.ndarray:
-        """Labels of words at their first pieces, int64 [T]; -1 for other pieces.
+        """Returns the labels of words at their first pieces, int64 [T]; -1 for other pieces.
 
         An entity begins at its first word that has pieces.
         """
         labels = np.full(line["num_pieces"], -1)
-        if line["labels"] is None:
+        if sentence.entities is None:
             return labels
         self.counts["entities"] += len(sentence.entities)
         first_pieces = np.array(line["first_pieces"], int)
@@ -330,12 +359,12 @@ class EntityRows(RowMaker):
             if not len(pieces):
                 self._note_lost(sentence, entity)
                 continue
-            labels[pieces] = self._numbers[INSIDE + entity.type]
-            labels[pieces[0]] = self._numbers[BEGIN + entity.type]
+            labels[pieces] = self._label_ids[INSIDE + entity.type]
+            labels[pieces[0]] = self._label_ids[BEGIN + entity.type]
         return labels
 
     def _piece_labels(self, sentence: Sentence, text: TokenizedText) -> np.ndarray:
-        """Labels of the tokenizer's words at their first pieces, int64 [T]; -1 for other pieces."""
+        """Returns the labels of the tokenizer's words, as `_labels_of_words`."""
         labels = np.where(self._continues[text.token_ids], -1, 0)
         if sentence.entities is None:
             return np.full_like(labels, -1)
@@ -346,25 +375,24 @@ class EntityRows(RowMaker):
                 self._note_lost(sentence, entity)
                 continue
             inside = labels[span]
-            inside[inside == 0] = self._numbers[INSIDE + entity.type]
-            inside[0] = self._numbers[BEGIN + entity.type]
+            inside[inside == 0] = self._label_ids[INSIDE + entity.type]
+            inside[0] = self._label_ids[BEGIN + entity.type]
         return labels
 
     def _span(self, entity: Entity, text: TokenizedText) -> slice | None:
-        """The pieces of an entity; `None` if it has none, or begins or ends inside a word."""
+        """Returns the pieces of an entity; `None` without pieces, or if it cuts a word."""
         found = text.span(entity.start, entity.end)
         if found is None:
             return None
         first, last = found
         is_cut = text.starts[first] < entity.start or text.ends[last] > entity.end
-        following = text.token_ids[last + 1 : last + 2]  # must begin a word, too; may be missing
+        following = text.token_ids[last + 1 : last + 2]  # empty after the last piece
         is_cut |= self._continues[[text.token_ids[first], *following]].any()
         return None if is_cut else slice(first, last + 1)
 
     def _line(self, sentence: Sentence, text: TokenizedText) -> SentenceLine:
-        words = sentence.words
-        if words is None:
-            words = self._words(text)
+        """Returns the JSON line of a sentence, and counts its words."""
+        words = self._words(text) if sentence.words is None else sentence.words
         firsts = np.searchsorted(text.starts, [start for start, _ in words]).tolist()
         num_pieces = len(text.token_ids)
         first_pieces = [
@@ -381,21 +409,22 @@ class EntityRows(RowMaker):
         return {
             "id": sentence.id,
             "text": sentence.text,
-            "words": list(words),
+            "words": [[start, end] for start, end in words],
             "first_pieces": first_pieces,
             "num_pieces": num_pieces,
             "labels": labels,
         }
 
-    def _words(self, text: TokenizedText) -> list[tuple[int, int]]:
-        """The tokenizer's words: pieces that begin one, with those that go on with it."""
+    def _words(self, text: TokenizedText) -> Sequence[tuple[int, int]]:
+        """Returns the characters of the tokenizer's words, ends exclusive."""
         firsts = np.flatnonzero(~self._continues[text.token_ids])
-        lasts = np.append(firsts[1:], len(text.token_ids)) - 1
-        return list(
-            zip(text.starts[firsts].tolist(), text.ends[lasts[: len(firsts)]].tolist(), strict=True)
-        )
+        lasts = np.append(firsts[1:], len(text.token_ids))[: len(firsts)] - 1
+        starts = text.starts[firsts].tolist()
+        ends = text.ends[lasts].tolist()
+        return list(zip(starts, ends, strict=True))
 
     def _note_lost(self, sentence: Sentence, entity: Entity) -> None:
+        """Counts a lost entity, and describes the first ones."""
         self.counts["lost_entities"] += 1
         if len(self._lost) < _SHOWN_LOST:
             shown = sentence.text[entity.start : entity.end]
@@ -406,7 +435,7 @@ class EntityRows(RowMaker):
 
 
 def _labels(sentences: SentenceSet) -> list[str]:
-    """`O`, and the two labels of each type, the types sorted."""
+    """Returns `O`, and `B-TYPE` and `I-TYPE` of each type, the types sorted."""
     if not sentences.sentences:
         raise BadInputError(f"{sentences.path}: holds no sentences")
     known = [sentence.entities for sentence in sentences.sentences]
@@ -416,13 +445,17 @@ def _labels(sentences: SentenceSet) -> list[str]:
             f"{sentences.path}: entry {without[0]}: has no entities, as others have; give all of "
             "them some, an empty list where there are none"
         )
-    types = sorted({entity.type for entities in known for entity in entities or ()})
-    prefixed = [(BEGIN + name, INSIDE + name) for name in types]
-    return [OUTSIDE, *(label for pair in prefixed for label in pair)]
+    types: set[str] = set()
+    for entities in known:
+        types.update(entity.type for entity in entities or ())
+    labels = [OUTSIDE]
+    for name in sorted(types):
+        labels += [BEGIN + name, INSIDE + name]
+    return labels
 
 
 def _word_labels(words: Sequence[tuple[int, int]], entities: Sequence[Entity]) -> list[str]:
-    """The labels of words, from the characters of the entities; none of one that cuts a word."""
+    """Returns the labels of words. An entity that begins or ends inside a word gives no labels."""
     labels = [OUTSIDE] * len(words)
     starts, ends = np.array(words, int).reshape(-1, 2).T
     for entity in entities:
@@ -431,6 +464,7 @@ def _word_labels(words: Sequence[tuple[int, int]], entities: Sequence[Entity]) -
         begins_inside = first > 0 and ends[first - 1] > entity.start
         if begins_inside or (last < len(words) and starts[last] < entity.end):
             continue
-        for number in range(first, last):
-            labels[number] = (INSIDE if number > first else BEGIN) + entity.type
+        for index in range(first, last):
+            prefix = BEGIN if index == first else INSIDE
+            labels[index] = prefix + entity.type
     return labels

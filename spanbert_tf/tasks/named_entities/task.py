@@ -5,8 +5,9 @@ Dimensions: B rows, S positions, N texts.
 
 import os
 from collections.abc import Iterator, Mapping, Sequence
-from typing import Any, NamedTuple
+from typing import Any, ClassVar, NamedTuple
 
+import keras_hub
 import numpy as np
 import tensorflow as tf
 from rich.text import Text
@@ -21,6 +22,7 @@ from spanbert_tf.models import (
     SpanBertTokenClassifierPreprocessor,
     SpanBertTokenizer,
 )
+from spanbert_tf.models.span_bert_token_classifier import AggregationStrategy
 from spanbert_tf.serving.exporting import Signatures
 from spanbert_tf.tasks.graphs import string_tensor, text_specs
 from spanbert_tf.tasks.label_task import LabelTask
@@ -29,7 +31,7 @@ from spanbert_tf.tasks.named_entities.graph import (
     EntityDecoder,
     FindEntities,
     best_labels,
-    speakers,
+    label_sources,
 )
 from spanbert_tf.tasks.named_entities.metrics import (
     NO_ENTITY,
@@ -82,7 +84,7 @@ class PieceLabels(NamedTuple):
     scores: np.ndarray  # their probabilities, float32 [pieces]
 
 
-class NamedEntities(LabelTask):
+class NamedEntities(LabelTask[NamedEntitiesManifest, NamedEntitiesConfig]):
     """Finds the named entities of texts.
 
     Predictions are `PieceLabels`; gold labels are those of words.
@@ -97,46 +99,49 @@ class NamedEntities(LabelTask):
     first_label = 1
     label_title = "label of a word"
     readme = os.path.join(os.path.dirname(__file__), "readme.md")
-    example: Mapping[str, Any] = {"text": "Ann lives in New York."}
+    example: ClassVar[Mapping[str, Any]] = {"text": "Ann lives in New York."}
 
-    def signatures(self, model: SpanBertTokenClassifier, top_k: int) -> Signatures:
-        """One signature, which returns all entities of texts."""
+    def signatures(self, model: keras_hub.models.Task, top_k: int) -> Signatures:
+        """Returns one signature, which finds all entities of texts."""
         return {"serving_default": (FindEntities(model).find, text_specs("text"))}
 
     def of_rows(
-        self, model: SpanBertTokenClassifier, x: dict[str, tf.Tensor], top_k: int
+        self, model: keras_hub.models.Task, x: dict[str, tf.Tensor], top_k: int
     ) -> dict[str, tf.Tensor]:
-        """The labels of word pieces, of which a client makes entities."""
+        """Computes the labels of word pieces, from which a client makes entities."""
         labels, scores = best_labels(model(x, training=False))
         return {"labels": labels, "scores": scores}
 
     def answer(
-        self, model: SpanBertTokenClassifier, item: dict, found: dict, top_k: int
+        self, model: keras_hub.models.Task, item: dict, found: dict, top_k: int
     ) -> list[dict]:
-        """As the pipeline `token-classification`: all entities in their order."""
-        rows = zip(*(found[name] for name in _PIPELINE_NAMES), strict=True)
-        return [
-            dict(zip(_PIPELINE_NAMES.values(), _plain(values), strict=True))
-            for values in rows
-            if values[0]  # the type, which is empty after the last entity of the text
-        ]
+        """Returns all entities in their order, as the pipeline `token-classification` does."""
+        entities = []
+        for index, entity_type in enumerate(found["types"]):
+            if entity_type:  # empty after the last entity of the text
+                entity = {}
+                for name, key in _PIPELINE_NAMES.items():
+                    entity[key] = _plain(found[name][index])
+                entities.append(entity)
+        return entities
 
-    def check_model(self, model: SpanBertTokenClassifier, records: Records, preset: str) -> None:
+    def check_model(self, model: keras_hub.models.Task, records: Records, preset: str) -> None:
         """Compares labels by name. Entities of types that the model lacks count as missed."""
         names = [label for label in model.labels if label != OUTSIDE]
         labels = [label for label in records.manifest.labels if label != OUTSIDE]
-        if others := [name for name in names if not name.startswith((BEGIN, INSIDE))]:
-            raise MismatchError(
-                f"{preset}: its label {others[0]!r} is neither {OUTSIDE} nor one that begins with "
-                f"{BEGIN} or {INSIDE}, which are the only ones that can be scored"
-            )
+        for name in names:
+            if not name.startswith((BEGIN, INSIDE)):
+                raise MismatchError(
+                    f"{preset}: its label {name!r} is neither {OUTSIDE} nor one that begins with "
+                    f"{BEGIN} or {INSIDE}; no others can be scored"
+                )
         unknown = [label for label in labels if label not in names]
         if unknown and len(unknown) == len(labels):
             raise MismatchError(
                 f"{records}: has none of the labels of {preset} ({', '.join(names[:5])}, …)"
             )
         if unknown:
-            print_line(f"{records}: {preset} knows nothing of {', '.join(unknown)}")
+            print_line(f"{records}: {preset} does not have the labels {', '.join(unknown)}")
 
     def build(
         self,
@@ -146,7 +151,7 @@ class NamedEntities(LabelTask):
         config: NamedEntitiesConfig,
     ) -> SpanBertTokenClassifier:
         """Creates a classifier of word pieces that first predicts the shares of the labels."""
-        strategy = config.prediction.aggregation_strategy
+        strategy: AggregationStrategy = config.prediction.aggregation_strategy
         if strategy == "first" and manifest.words == "marked":
             strategy = "word"
         model = self.model_class(
@@ -160,59 +165,70 @@ class NamedEntities(LabelTask):
         return model
 
     def predict_batch(
-        self, model: SpanBertTokenClassifier, x: dict, outputs: tf.Tensor
+        self, model: keras_hub.models.Task, x: dict, outputs: tf.Tensor
     ) -> tuple[tf.Tensor, tf.Tensor]:
-        """The most probable label of each position and its probability, [B, S]."""
+        """Returns the most probable label of each position and its probability, [B, S]."""
         return best_labels(outputs)
 
     def collect(
-        self, model: SpanBertTokenClassifier, records: Records, rows: list
+        self, model: keras_hub.models.Task, records: Records, rows: list
     ) -> list[PieceLabels]:
         """Combines the rows of each sentence, without [CLS], [SEP] and padding."""
         lengths = records.lengths()
         columns = []  # labels and scores of the word pieces of all sentences
         for column in zip(*rows, strict=True):
-            pairs = zip(column, lengths, strict=True)
-            columns.append(np.concatenate([row[1 : length - 1] for row, length in pairs]))
+            parts = [row[1 : length - 1] for row, length in zip(column, lengths, strict=True)]
+            columns.append(np.concatenate(parts))
         sentences = records.lines(SENTENCES_FILE)
         ends = np.cumsum([sentence["num_pieces"] for sentence in sentences])
         if ends[-1] != len(columns[0]):
             raise BadInputError(
                 f"{records}: its sentences are not those of its rows; write the records again"
             )
-        parts = (np.split(column, ends[:-1]) for column in columns)
-        return [PieceLabels(*pair) for pair in zip(*parts, strict=True)]
+        labels, scores = [np.split(column, ends[:-1]) for column in columns]
+        return [PieceLabels(*pair) for pair in zip(labels, scores, strict=True)]
 
     def outcome(
-        self, model: SpanBertTokenClassifier, records: Records, predictions: Sequence[PieceLabels]
+        self,
+        model: keras_hub.models.Task | None,
+        records: Records,
+        predictions: Sequence[Any],
     ) -> Outcome:
-        """The labels of words. As texts, labels of words outside of entities are empty."""
+        """Decodes `PieceLabels` to the labels of words.
+
+        As texts, labels of words outside of entities are empty.
+        """
+        assert model is not None  # there is no baseline
         sentences = records.lines(SENTENCES_FILE)
-        of_pieces = [found.labels for found in predictions]
+        piece_labels = [found.labels for found in predictions]
         if model.aggregation_strategy == "word" and records.manifest.words != "marked":
-            of_pieces = _spoken_labels(model, sentences, of_pieces)
-        predicted = [
-            word_labels(sentence, model.labels, labels)
-            for sentence, labels in zip(sentences, of_pieces, strict=True)
-        ]
+            piece_labels = _labels_of_whole_words(model, sentences, piece_labels)
         gold = [sentence["labels"] for sentence in sentences]
-        texts = ["" if label == OUTSIDE else label for labels in predicted for label in labels]
+        predicted: list[list[str]] = []
+        texts: list[str] = []
+        for sentence, label_ids in zip(sentences, piece_labels, strict=True):
+            labels = word_labels(sentence, model.labels, label_ids)
+            predicted.append(labels)
+            texts += ["" if label == OUTSIDE else label for label in labels]
         return Outcome(model, records, predictions, gold, predicted, texts)
 
     def score(self, outcome: Outcome) -> dict[str, float]:
-        """F1, precision and recall of entities."""
+        """Computes F1, precision and recall of entities."""
         return score_labels(outcome.gold, outcome.predicted)[0]
 
     def tables(self, outcome: Outcome) -> list[Table]:
-        """The scores of each type, and what was predicted in place of each type."""
+        """Returns the table of the types' scores, and what was predicted in place of each type."""
         gold, found = _spans(outcome)
         _, scores = score_labels(outcome.gold, outcome.predicted)
-        labels = [*(score.name for score in scores.classes), NO_ENTITY]
-        confusions = confusion_table(*confused_types(gold, found), labels, [*labels, OTHER_BORDERS])
+        labels = [score.name for score in scores.classes]
+        labels.append(NO_ENTITY)
+        gold_types, predicted_types = confused_types(gold, found)
+        columns = [*labels, OTHER_BORDERS]
+        confusions = confusion_table(gold_types, predicted_types, labels, columns)
         return [class_table("entities by type", scores), confusions]
 
-    def gold_labels(self, line: SentenceLine) -> Sequence[str]:
-        """The gold labels of the words of a sentence."""
+    def gold_labels(self, line: Mapping[str, Any]) -> Sequence[str]:
+        """Returns the gold labels of the words of a sentence, a `SentenceLine`."""
         return line["labels"] or []
 
     def row_in_words(
@@ -226,8 +242,16 @@ class NamedEntities(LabelTask):
         """Renders a page that shows each sentence with its entities."""
         sentences = outcome.records.lines(SENTENCES_FILE)
         records = map(_record, sentences, *_spans(outcome))
-        options = {"unit": "sentence", "by": outcome.by, "tables": self.tables(outcome)}
-        return render_page(_TEMPLATE, title, records, _FILTERS, scores=scores, **options)
+        return render_page(
+            _TEMPLATE,
+            title,
+            records,
+            _FILTERS,
+            unit="sentence",
+            by=outcome.by,
+            tables=self.tables(outcome),
+            scores=scores,
+        )
 
     def write(self, outcome: Outcome, output: str) -> None:
         """Writes `entities.jsonl`, and the columns that the script `conlleval` reads."""
@@ -241,8 +265,10 @@ class NamedEntities(LabelTask):
         write_text(os.path.join(output, "predictions.conll"), text)
 
     def _entities(self, outcome: Outcome) -> list[list[dict]]:
-        """The entities of each sentence as the pipeline returns them, by the decoder of exports."""
-        decoder = EntityDecoder(outcome.model)
+        """Returns the entities of each sentence as the pipeline does, by the decoder of exports."""
+        model = outcome.model
+        assert model is not None  # there is no baseline
+        decoder = EntityDecoder(model)
         answers = []
         sentences = outcome.records.lines(SENTENCES_FILE)
         has_marked_words = outcome.records.manifest.words == "marked"
@@ -250,16 +276,18 @@ class NamedEntities(LabelTask):
             part = slice(first, first + _TEXTS_AT_ONCE)
             texts = string_tensor([sentence["text"] for sentence in sentences[part]])
             pieces = decoder.tokenize(texts)
-            labels, scores = map(np.concatenate, zip(*outcome.predictions[part], strict=True))
-            if outcome.model.aggregation_strategy == "word" and has_marked_words:
-                speaks = np.concatenate([_begin_words(one) for one in sentences[part]])
+            labels = np.concatenate([found.labels for found in outcome.predictions[part]])
+            scores = np.concatenate([found.scores for found in outcome.predictions[part]])
+            if model.aggregation_strategy == "word" and has_marked_words:
+                begins = [_begin_words(sentence) for sentence in sentences[part]]
+                keeps_label = np.concatenate(begins)
             else:
-                speaks = decoder.speaks(texts, pieces)
-            entities = decoder.decode(texts, pieces, labels, scores, speaks)
+                keeps_label = decoder.keeps_label(texts, pieces)
+            entities = decoder.decode(texts, pieces, labels, scores, keeps_label)
             columns = [values.to_tensor().numpy() for values in entities]
             for row in zip(*columns, strict=True):
                 found = dict(zip(entities._fields, row, strict=True))
-                answers.append(self.answer(outcome.model, {}, found, 1))
+                answers.append(self.answer(model, {}, found, 1))
         return answers
 
 
@@ -270,43 +298,43 @@ def _begin_words(sentence: SentenceLine) -> np.ndarray:
     return begins
 
 
-def _spoken_labels(
-    model: SpanBertTokenClassifier,
+def _labels_of_whole_words(
+    model: keras_hub.models.Task,
     sentences: Sequence[SentenceLine],
     labels: Sequence[np.ndarray],
 ) -> list[np.ndarray]:
     """Gives all word pieces of a word the label of its first piece.
 
-    With it a model that was trained on marked words is scored by the words of BERT's tokenizer.
-    The pieces after the first get the label that continues its entity.
+    So a model that was trained on marked words is scored on the words of BERT's tokenizer. The
+    pieces after the first get the label that continues its entity.
 
     Args:
         model: the model.
         sentences: sentences whose words are those of BERT's tokenizer.
-        labels: numbers of the labels of the word pieces, int32 [pieces] for each sentence.
+        labels: label ids of the word pieces, int32 [pieces] for each sentence.
     """
     decoder = EntityDecoder(model)
-    spoken = []
-    going_on = _labels_that_go_on(model.labels)
+    whole_words: list[np.ndarray] = []
+    continuing = _continuing_labels(model.labels)
     for first in range(0, len(sentences), _TEXTS_AT_ONCE):
         part = slice(first, first + _TEXTS_AT_ONCE)
         texts = string_tensor([sentence["text"] for sentence in sentences[part]])
-        speaks = decoder.speaks(texts, decoder.tokenize(texts)).numpy()
-        of_speakers = np.concatenate(labels[part])[speakers(speaks).numpy()]
-        found = np.where(speaks, of_speakers, going_on[of_speakers])
-        ends = np.cumsum([len(one) for one in labels[part]])[:-1]
-        spoken.extend(np.split(found, ends))
-    return spoken
+        keeps_label = decoder.keeps_label(texts, decoder.tokenize(texts)).numpy()
+        source_labels = np.concatenate(labels[part])[label_sources(keeps_label).numpy()]
+        found = np.where(keeps_label, source_labels, continuing[source_labels])
+        ends = np.cumsum([len(piece_labels) for piece_labels in labels[part]])[:-1]
+        whole_words.extend(np.split(found, ends))
+    return whole_words
 
 
-def _labels_that_go_on(labels: Sequence[str]) -> np.ndarray:
-    """For each label, the number of the label that continues its entity: `I-TYPE` for `B-TYPE`."""
-    numbers = {label: number for number, label in enumerate(labels)}
-    found = list(range(len(labels)))
-    for label, number in numbers.items():
+def _continuing_labels(labels: Sequence[str]) -> np.ndarray:
+    """Returns for each label the id of the label that continues its entity: `I-X` for `B-X`."""
+    label_ids = {label: label_id for label_id, label in enumerate(labels)}
+    continuing = list(range(len(labels)))
+    for label, label_id in label_ids.items():
         if label.startswith(BEGIN):
-            found[number] = numbers.get(INSIDE + label.removeprefix(BEGIN), number)
-    return np.array(found)
+            continuing[label_id] = label_ids.get(INSIDE + label.removeprefix(BEGIN), label_id)
+    return np.array(continuing)
 
 
 def _columns(sentence: dict, predicted: Sequence[str]) -> str:
@@ -319,22 +347,28 @@ def _columns(sentence: dict, predicted: Sequence[str]) -> str:
 
 
 def _spans_of_pieces(labels: Sequence[str | None]) -> Iterator[tuple[int, int, str]]:
-    """First piece, last piece and type of each entity; a piece without a label continues a word."""
-    start, kind = 0, ""
-    for place, label in enumerate([*labels, OUTSIDE]):
+    """Yields first piece, last piece and type of each entity.
+
+    A piece without a label continues a word.
+    """
+    start = 0
+    kind = ""
+    for index, label in enumerate([*labels, OUTSIDE]):
         if label is None or (kind and label == f"{INSIDE}{kind}"):
             continue
         if kind:
-            yield start, place - 1, kind
-        start, kind = place, "" if label == OUTSIDE else label[2:]
+            yield start, index - 1, kind
+        start = index
+        kind = "" if label == OUTSIDE else label[2:]
 
 
-def _plain(values: Sequence[bytes | np.generic]) -> list[str | float | int]:
-    return [v.decode() if isinstance(v, bytes) else v.item() for v in values]
+def _plain(value: bytes | np.generic) -> str | float | int:
+    """Returns a value as a string or a number of Python."""
+    return value.decode() if isinstance(value, bytes) else value.item()
 
 
 def _spans(outcome: Outcome) -> list[list[set[tuple[int, int, str]]]]:
-    """The gold entities of each sentence, and the predicted ones."""
+    """Returns the gold entities of each sentence, and the predicted ones."""
     sentences = outcome.records.lines(SENTENCES_FILE)
     spans = []
     for labels in (outcome.gold, outcome.predicted):
@@ -344,6 +378,7 @@ def _spans(outcome: Outcome) -> list[list[set[tuple[int, int, str]]]]:
 
 
 def _record(sentence: SentenceLine, gold: set[tuple], found: set[tuple]) -> dict:
+    """Returns what the report shows of a sentence with its gold and its predicted entities."""
     missed = gold - found
     invented = found - gold
     types = {place[:2]: place[2] for place in missed}
@@ -362,7 +397,7 @@ def _record(sentence: SentenceLine, gold: set[tuple], found: set[tuple]) -> dict
         "parts": marked_parts(text, gold, found, _NOTES),
         "lists": {
             "right": shown(gold & found),
-            "missed": shown({one for one in missed if one[:2] not in places_of_mistyped}),
+            "missed": shown({place for place in missed if place[:2] not in places_of_mistyped}),
             "wrong": shown(invented - mistyped),
             "wrong type": [
                 f"{text[start:end]} ({name}, gold: {types[start, end]})"

@@ -31,8 +31,8 @@ def decode(texts, labels, vocabulary=VOCABULARY, strategy="simple", scores=None,
     scores = np.full(len(labels), 0.5) if scores is None else np.array(scores)
     scores = tf.constant(scores, tf.float32)
     pieces = decoder.tokenize(texts)
-    speaks = decoder.speaks(texts, pieces)
-    return decoder.decode(texts, pieces, tf.constant(labels), scores, speaks)
+    keeps_label = decoder.keeps_label(texts, pieces)
+    return decoder.decode(texts, pieces, tf.constant(labels), scores, keeps_label)
 
 
 def test_type_that_is_called_as_no_entity_is_one():

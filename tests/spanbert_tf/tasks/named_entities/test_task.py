@@ -83,7 +83,7 @@ def test_records_without_any_type_of_the_model_are_refused(capsys):
     assert capsys.readouterr().out == ""
     some = made_up_records([], labels=["O", "B-GENE", "I-GENE", "B-PER", "I-PER"])
     NamedEntities().check_model(model, some, "preset")
-    assert "preset knows nothing of B-GENE, I-GENE" in capsys.readouterr().out
+    assert "preset does not have the labels B-GENE, I-GENE" in capsys.readouterr().out
 
 
 class TestNamedEntities(TaskTests):
