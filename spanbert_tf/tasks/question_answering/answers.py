@@ -1,6 +1,6 @@
-"""The answers to the questions of records: of a model, from its windows' best spans; or untrained.
+"""The answers to the questions of records, from the best spans of their windows or by a baseline.
 
-W windows, K spans of a window, S positions of a row.
+Dimensions: W windows, K spans of a window, S positions of a row.
 """
 
 import dataclasses
@@ -24,7 +24,7 @@ from spanbert_tf.tasks.question_answering.graph import (
 from spanbert_tf.tasks.question_answering.records import CONTEXTS_FILE, QUESTIONS_FILE
 
 _QUESTIONS_AT_ONCE = 64
-_LONE_SURROGATES = "surrogatepass"  # JSON may hold them
+_LONE_SURROGATES = "surrogatepass"  # JSON may contain them
 _ANSWER_WORDS = 8  # the best of 1, 2, 3, 5 and 8 on SquadShifts' new Wikipedia questions
 _WORD = re.compile(r"\w+")
 
@@ -42,7 +42,7 @@ class Candidate:
 
 @dataclasses.dataclass(frozen=True)
 class AnsweredQuestion:
-    """A model's answers to a question."""
+    """The possible answers to a question."""
 
     id: str  # of the question
     candidates: tuple[Candidate, ...]  # best first, each text once; an empty one without tokens
@@ -50,18 +50,18 @@ class AnsweredQuestion:
 
     @property
     def null_odds(self) -> float:
-        """How much better no answer is than the best one, in float32 as the export computes it."""
+        """The score of no answer less that of the best answer, in float32 as in the export."""
         return float(np.float32(self.null_score) - np.float32(self.candidates[0].score))
 
     def text_under(self, null_threshold: float) -> str:
-        """The answer that counts, empty where the null odds are above the threshold."""
+        """Returns the best answer, or an empty text if the null odds are above the threshold."""
         return "" if self.null_odds > null_threshold else self.candidates[0].text
 
 
 def spans_of_windows(
     x: dict[str, tf.Tensor], outputs: dict[str, tf.Tensor], max_answer_tokens: int
 ) -> WindowSpans:
-    """The best spans of a batch of windows, in characters, by the model's logits, [W, S]."""
+    """Finds the best spans of a batch of windows, in characters, by the model's logits [W, S]."""
     is_passage = x["offset_ends"] > 0
     spans = best_spans(
         outputs["start_logits"],
@@ -81,39 +81,48 @@ def spans_of_windows(
 def answer_questions(
     records: Records, windows: Sequence[WindowSpans], num_candidates: int
 ) -> list[AnsweredQuestion]:
-    """The answers of all questions, in the order of `questions.jsonl`."""
-    spans = WindowSpans(*map(np.stack, zip(*windows, strict=True)))
+    """Returns the answers to all questions, in the order of `questions.jsonl`.
+
+    Args:
+        records: the records.
+        windows: the best spans of each window, as arrays.
+        num_candidates: number of possible answers of a question that are kept.
+    """
+    columns = [np.stack(values) for values in zip(*windows, strict=True)]
+    spans = WindowSpans(*columns)
     order = np.argsort(spans.question_index, kind="stable")
-    spans = WindowSpans(*(values[order] for values in spans))
-    lines, contexts = records.lines(QUESTIONS_FILE), records.lines(CONTEXTS_FILE)
+    spans = WindowSpans(*[values[order] for values in spans])
+    lines = records.lines(QUESTIONS_FILE)
+    contexts = records.lines(CONTEXTS_FILE)
     _check_places(records, spans, lines, contexts)
 
     @tf.function(reduce_retracing=True)
-    def candidates_of(texts: tf.Tensor, some: WindowSpans) -> AnswerCandidates:
-        return best_candidates(texts, some, num_candidates=num_candidates, unit="UTF8_CHAR")
+    def candidates_of(texts: tf.Tensor, spans: WindowSpans) -> AnswerCandidates:
+        return best_candidates(texts, spans, num_candidates=num_candidates, unit="UTF8_CHAR")
 
     answered = []
     for first in range(0, len(lines), _QUESTIONS_AT_ONCE):
-        some = lines[first : first + _QUESTIONS_AT_ONCE]
-        begin, end = np.searchsorted(spans.question_index, [first, first + len(some)])
-        part = WindowSpans(*(tf.constant(values[begin:end]) for values in spans))
+        batch = lines[first : first + _QUESTIONS_AT_ONCE]
+        begin, end = np.searchsorted(spans.question_index, [first, first + len(batch)])
+        part = WindowSpans(*[tf.constant(values[begin:end]) for values in spans])
         part = part._replace(question_index=part.question_index - first)
-        texts = [contexts[line["context_index"]].encode("utf-8", _LONE_SURROGATES) for line in some]
-        found = AnswerCandidates(
-            *(values.numpy() for values in candidates_of(tf.constant(texts), part))
-        )
-        for row, line in enumerate(some):
+        texts = [
+            contexts[line["context_index"]].encode("utf-8", _LONE_SURROGATES) for line in batch
+        ]
+        tensors = candidates_of(tf.constant(texts), part)
+        found = AnswerCandidates(*[values.numpy() for values in tensors])
+        for row, line in enumerate(batch):
             null_score = float(found.null_scores[row])
-            answered.append(AnsweredQuestion(line["id"], _of_question(found, row), null_score))
+            answered.append(AnsweredQuestion(line["id"], _candidates(found, row), null_score))
     return answered
 
 
 def _check_places(
     records: Records, spans: WindowSpans, lines: list[dict], contexts: list[str]
 ) -> None:
-    """Refuses questions without a passage, and windows without a question or beyond a passage.
+    """Raises `BadInputError` if questions, windows and passages do not fit each other.
 
-    Checksums tell that no file has changed since, not that what was written fits together.
+    Checksums show that no file has changed; they do not show that the files fit each other.
     """
     outside = [line for line in lines if line["context_index"] >= len(contexts)]
     owners = spans.question_index
@@ -125,15 +134,17 @@ def _check_places(
     lengths = np.array([len(contexts[line["context_index"]]) for line in lines])
     room = lengths[owners][:, np.newaxis]  # [W, 1] characters
     is_inside = (spans.starts >= 0) & (spans.starts <= spans.ends) & (spans.ends <= room)
-    if bad := owners[np.any((spans.scores > NO_SPAN / 2) & ~is_inside, axis=1)].tolist():
+    is_valid = spans.scores > NO_SPAN / 2
+    bad = owners[np.any(is_valid & ~is_inside, axis=1)].tolist()
+    if bad:
         raise BadInputError(
             f"{records}: question {lines[bad[0]]['id']!r}: a window shows more than its context "
             "holds; write the records again"
         )
 
 
-def _of_question(found: AnswerCandidates, row: int) -> tuple[Candidate, ...]:
-    """The candidates of one question; a single empty candidate if it has no other."""
+def _candidates(found: AnswerCandidates, row: int) -> tuple[Candidate, ...]:
+    """Returns the candidates of one question; a single empty candidate if it has no other."""
     count = max(int(np.sum(found.scores[row] > NO_SPAN)), 1)
     return tuple(
         Candidate(
@@ -164,11 +175,10 @@ def answer_by_overlap(records: Records) -> list[AnsweredQuestion]:
 
 
 def _window(question: str, context: str) -> tuple[int, int]:
-    """The characters of the answer; none for a passage without words."""
+    """Returns the characters of the answer; (0, 0) for a passage without words."""
     words = list(_WORD.finditer(context))
-    passage, asked = (
-        [word.group().lower() for word in _WORD.finditer(text)] for text in (context, question)
-    )
+    passage = [word.group().lower() for word in words]
+    asked = [word.group().lower() for word in _WORD.finditer(question)]
     shared = difflib.SequenceMatcher(None, passage, asked, autojunk=False).find_longest_match()
     after = shared.a + shared.size
     chosen = words[after : after + _ANSWER_WORDS]

@@ -375,6 +375,7 @@ def _print_different(path: str, contexts: list[str], questions: list[Question]) 
     different = []
     for question in questions:
         for answer in question.answers:
+            assert answer.end is not None  # MRQA states the ends of all answers
             there = contexts[question.context_index][max(answer.start, 0) : answer.end + 1]
             if there and not is_alike(there, answer.text):
                 different.append(f"  question {question.id!r}: {answer.text!r} is {there!r} there")

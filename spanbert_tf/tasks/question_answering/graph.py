@@ -9,11 +9,11 @@ of a window, C candidates of a question.
 
 from typing import NamedTuple
 
+import keras_hub
 import numpy as np
 import tensorflow as tf
 
 from spanbert_tf.data.windows import WindowPacker, Windows
-from spanbert_tf.models import SpanBertQuestionAnswerer
 from spanbert_tf.tasks.graphs import clean_texts, map_row_chunks
 from spanbert_tf.tasks.question_answering.records import MAX_QUESTION_TOKENS
 from spanbert_tf.text.positions import pair_positions
@@ -36,15 +36,24 @@ class Spans(NamedTuple):
 
 
 def best_spans(
-    start_logits: tf.Tensor,  # float32 [W, S]
+    start_logits: tf.Tensor,
     end_logits: tf.Tensor,
-    is_passage: tf.Tensor,  # bool [W, S]; what an answer may cover
-    can_start: tf.Tensor,  # bool [W, S]; where one may start
+    is_passage: tf.Tensor,
+    can_start: tf.Tensor,
     *,
     max_answer_tokens: int,
     num_spans: int,
 ) -> Spans:
-    """All spans of passage tokens up to a length, the best of them by the sum of two logits."""
+    """Finds the best spans of passage tokens up to a length, by the sum of their two logits.
+
+    Args:
+        start_logits: float32 [W, S].
+        end_logits: float32 [W, S].
+        is_passage: whether an answer may contain a position, bool [W, S].
+        can_start: whether an answer may begin at a position, bool [W, S].
+        max_answer_tokens: L.
+        num_spans: K.
+    """
     length = tf.shape(start_logits)[1]
     starts = tf.where(can_start & is_passage, start_logits, NO_SPAN)
     ends = tf.where(is_passage, end_logits, NO_SPAN)
@@ -52,7 +61,7 @@ def best_spans(
     positions = tf.range(length)[:, None] + tf.range(max_answer_tokens)[None]  # [S, L]
     scores = starts[:, :, None] + tf.gather(padded, positions, axis=1)  # [W, S, L]
     flat = tf.reshape(scores, [-1, length * max_answer_tokens])
-    # However short the rows, there are K to choose from.
+    # `top_k` needs at least K spans, which short rows may not have.
     flat = tf.pad(flat, [[0, 0], [0, num_spans]], constant_values=2 * NO_SPAN)
     best, indices = tf.math.top_k(flat, num_spans)  # [W, K]
     best_starts = tf.minimum(indices // max_answer_tokens, length - 1)
@@ -86,33 +95,40 @@ class AnswerCandidates(NamedTuple):
 def best_candidates(
     contexts: tf.Tensor, spans: WindowSpans, *, num_candidates: int, unit: str
 ) -> AnswerCandidates:
-    """The best spans of each question over all of its windows; each text counts once.
+    """Finds the best spans of each question over all of its windows; each text counts once.
 
-    `contexts` are string [N]; the unit of starts and ends is `"BYTE"` or `"UTF8_CHAR"`. Of spans
-    with the same score the first one counts as better, then the shorter one.
+    Of spans with the same score the first one is better, then the shorter one.
+
+    Args:
+        contexts: string [N].
+        spans: the best spans of all windows.
+        num_candidates: C.
+        unit: unit of starts and ends, `"BYTE"` or `"UTF8_CHAR"`.
     """
     num_questions = tf.shape(contexts)[0]
     spans_of_window = tf.shape(spans.scores)[1]
-    scores, starts, ends = (
-        tf.reshape(values, [-1]) for values in (spans.scores, spans.starts, spans.ends)
-    )  # [W K] each
+    scores = tf.reshape(spans.scores, [-1])  # [W K], as the next two
+    starts = tf.reshape(spans.starts, [-1])
+    ends = tf.reshape(spans.ends, [-1])
     owners = tf.repeat(spans.question_index, spans_of_window)
     ranked = _ranked(owners, scores, starts, ends)
-    # Numbers of spans, ragged [N, spans of the question].
+    # Indices of spans, ragged [N, spans of the question].
     chosen = tf.RaggedTensor.from_value_rowids(ranked, tf.gather(owners, ranked), num_questions)
     chosen = chosen[:, : _SPANS_OF_A_CANDIDATE * num_candidates]
-    numbers, rows = chosen.values, chosen.value_rowids()
-    first, end = tf.gather(starts, numbers), tf.gather(ends, numbers)
+    indices = chosen.values
+    rows = chosen.value_rowids()
+    first = tf.gather(starts, indices)
+    end = tf.gather(ends, indices)
     texts = _cut(contexts, rows, first, end, unit)
-    kept = tf.ragged.boolean_mask(
-        chosen.with_values(tf.range(tf.size(numbers))), chosen.with_values(_is_new(rows, texts))
-    )[:, :num_candidates]
+    places = chosen.with_values(tf.range(tf.size(indices)))
+    is_new = chosen.with_values(_is_new(rows, texts))
+    kept = tf.ragged.boolean_mask(places, is_new)[:, :num_candidates]
 
     def dense(values: tf.Tensor, padding: float | int | str) -> tf.Tensor:
         found = kept.with_values(tf.gather(values, kept.values))
         return found.to_tensor(padding, shape=[None, num_candidates])  # [N, C]
 
-    best_scores = dense(tf.gather(scores, numbers), NO_SPAN)
+    best_scores = dense(tf.gather(scores, indices), NO_SPAN)
     probabilities = tf.where(best_scores > NO_SPAN, tf.nn.softmax(best_scores), 0.0)
     null_scores = tf.math.unsorted_segment_min(
         spans.null_scores, spans.question_index, num_questions
@@ -131,9 +147,16 @@ def best_candidates(
 def _cut(
     contexts: tf.Tensor, rows: tf.Tensor, starts: tf.Tensor, ends: tf.Tensor, unit: str
 ) -> tf.Tensor:
-    """The texts of spans, string [spans], each of the context that `rows` says.
+    """Returns the texts of spans, string [spans].
 
-    Each needs a copy of its whole context for a moment, so those of long contexts take turns.
+    Each span needs a copy of its context for a moment, so long contexts are cut in turns.
+
+    Args:
+        contexts: string [N].
+        rows: index of the context of each span, [spans].
+        starts: start of each span, int32 [spans].
+        ends: end of each span, int32 [spans].
+        unit: unit of starts and ends.
     """
     longest = tf.reduce_max(tf.concat([tf.strings.length(contexts), [1]], axis=0))
 
@@ -146,7 +169,7 @@ def _cut(
 
 
 def _ranked(owners: tf.Tensor, scores: tf.Tensor, starts: tf.Tensor, ends: tf.Tensor) -> tf.Tensor:
-    """Numbers of the valid spans, sorted by question, score, start and end."""
+    """Returns the indices of the valid spans, sorted by question, score, start and end."""
     order = tf.where(scores > NO_SPAN / 2)[:, 0]
     for key in (ends, starts, -scores, owners):  # the last one counts most
         order = tf.gather(order, tf.argsort(tf.gather(key, order), stable=True))
@@ -155,21 +178,21 @@ def _ranked(owners: tf.Tensor, scores: tf.Tensor, starts: tf.Tensor, ends: tf.Te
 
 def _is_new(rows: tf.Tensor, texts: tf.Tensor) -> tf.Tensor:
     """Whether no earlier text of the same question equals this one, bool."""
-    _, numbers = tf.unique(tf.strings.join([tf.strings.as_string(rows), texts], separator=" "))
-    places = tf.range(tf.size(numbers))
-    first = tf.math.unsorted_segment_min(places, numbers, tf.size(numbers))
-    return tf.equal(places, tf.gather(first, numbers))
+    _, text_ids = tf.unique(tf.strings.join([tf.strings.as_string(rows), texts], separator=" "))
+    places = tf.range(tf.size(text_ids))
+    first = tf.math.unsorted_segment_min(places, text_ids, tf.size(text_ids))
+    return tf.equal(places, tf.gather(first, text_ids))
 
 
 class AnswerQuestions(tf.Module):
     """The graph functions of the export.
 
     Args:
-        answerer: the model, with its preprocessor.
-        top_k: answers for each question.
+        answerer: a `SpanBertQuestionAnswerer` with its preprocessor.
+        top_k: number of answers to each question.
     """
 
-    def __init__(self, answerer: SpanBertQuestionAnswerer, top_k: int) -> None:
+    def __init__(self, answerer: keras_hub.models.Task, top_k: int) -> None:
         super().__init__()
         self._model = answerer
         self._top_k = top_k
@@ -190,20 +213,21 @@ class AnswerQuestions(tf.Module):
         )
 
     def answer(self, question: tf.Tensor, context: tf.Tensor) -> dict[str, tf.Tensor]:
-        """The best answers of each question.
+        """Finds the best answers to each question.
 
         Args:
             question: string [N].
             context: string [N], of any length; bytes that are not UTF-8 are replaced.
 
         Returns:
-            `answers`, string [N, top k], as they stand in the context; `starts` and `ends`, int32
+            `answers`, string [N, top k], parts of the context; `starts` and `ends`, int32
             [N, top k], characters of the context, the end exclusive; `probabilities`, float32
             [N, top k], among the model's `num_candidates` best answers; `null_odds`, float32 [N];
-            `is_answerable`, bool [N]. Where there are fewer answers, the rest is empty with
+            `is_answerable`, bool [N]. If there are fewer answers, the others are empty and have
             probability 0.
         """
-        questions, contexts = clean_texts(question), clean_texts(context)
+        questions = clean_texts(question)
+        contexts = clean_texts(context)
         asked, question_starts, _ = self._tokenizer.tokenize_with_offsets(questions)
         passages, byte_starts, byte_ends = self._tokenizer.tokenize_with_offsets(contexts)
         positions = None
@@ -218,15 +242,15 @@ class AnswerQuestions(tf.Module):
             )
         planned = self._packer.plan(asked, passages, positions)
 
-        # Outside of what is repeated, since each takes the length of the passage.
+        # Computed once for all chunks, since it takes time in proportion to the passages.
         places = _BytesOfTokens(
-            byte_starts.row_starts(), *map(_never_empty, (byte_starts, byte_ends))
+            byte_starts.row_starts(), _never_empty(byte_starts), _never_empty(byte_ends)
         )
 
-        def spans_of(numbers: tf.Tensor) -> WindowSpans:
-            return self._spans_of(planned.pack(numbers), places)
+        def spans_of(indices: tf.Tensor) -> WindowSpans:
+            return self._spans_of(planned.pack(indices), places)
 
-        # Rows are packed as their turn comes: all of them are many times a long passage.
+        # Each chunk packs its own rows: all rows together are many times as large as a passage.
         spans = map_row_chunks(spans_of, tf.range(planned.num_windows), WindowSpans(*_SPAN_DTYPES))
         found = best_candidates(
             contexts,
@@ -234,22 +258,19 @@ class AnswerQuestions(tf.Module):
             num_candidates=self._model.num_candidates,
             unit="BYTE",
         )
-        texts, starts, ends, probabilities = (
-            self._cut(values)
-            for values in (found.texts, found.starts, found.ends, found.probabilities)
-        )
+        probabilities = self._cut(found.probabilities)
         threshold = self._model.null_threshold if self._model.has_unanswerable else np.inf
         return {
-            "answers": texts,
-            "starts": self._in_characters(contexts, starts),
-            "ends": self._in_characters(contexts, ends),
+            "answers": self._cut(found.texts),
+            "starts": self._in_characters(contexts, self._cut(found.starts)),
+            "ends": self._in_characters(contexts, self._cut(found.ends)),
             "probabilities": probabilities,
             "null_odds": found.null_odds,
             "is_answerable": (probabilities[:, 0] > 0) & (found.null_odds <= threshold),
         }
 
     def _spans_of(self, windows: Windows, places: "_BytesOfTokens") -> WindowSpans:
-        """The best spans of windows, in bytes of their passages."""
+        """Finds the best spans of windows, in bytes of their passages."""
         logits = self._model(windows.features(), training=False)
         spans = best_spans(
             logits["start_logits"],
@@ -271,31 +292,38 @@ class AnswerQuestions(tf.Module):
         )
 
     def _cut(self, values: tf.Tensor) -> tf.Tensor:
-        """From the candidates [N, C] to the answers [N, top k]."""
+        """Cuts or pads values of candidates [N, C] to those of answers [N, top k]."""
         missing = max(self._top_k - self._model.num_candidates, 0)
         padding = tf.zeros([tf.shape(values)[0], missing], values.dtype)
         return tf.concat([values[:, : self._top_k], padding], axis=1)
 
     def _in_characters(self, contexts: tf.Tensor, places: tf.Tensor) -> tf.Tensor:
-        """Places in contexts, in bytes, int32 [N, top k], in characters."""
+        """Converts places in contexts, int32 [N, top k], from bytes to characters."""
         rows = tf.repeat(tf.range(tf.size(contexts)), self._top_k)
         characters = characters_before(contexts, tf.reshape(places, [-1]), rows)
         return tf.reshape(characters, tf.shape(places))
 
 
 class _BytesOfTokens(NamedTuple):
-    """Where the tokens of all passages stand: first bytes and ends, int64 [tokens + 1] each."""
+    """The places of the tokens of all passages: first bytes and ends, int64 [tokens + 1] each."""
 
     row_starts: tf.Tensor  # [N]
     starts: tf.Tensor
     ends: tf.Tensor
 
     def of(self, values: tf.Tensor, rows: tf.Tensor, tokens: tf.Tensor) -> tf.Tensor:
-        """Values of tokens [C, K] of rows [C], int32; any value where there is no token."""
+        """Returns the values of tokens as int32 [W, K]; any value if there is no such token.
+
+        Args:
+            values: `starts` or `ends`.
+            rows: index of the passage of each window, int32 [W].
+            tokens: indices of tokens in the passage, int32 [W, K].
+        """
         first = tf.cast(tf.gather(self.row_starts, rows), tf.int32)[:, tf.newaxis]
         places = tf.clip_by_value(first + tokens, 0, tf.size(values) - 1)
         return tf.cast(tf.gather(values, places), tf.int32)
 
 
 def _never_empty(values: tf.RaggedTensor) -> tf.Tensor:
+    """Returns the values of all rows, followed by a 0."""
     return tf.concat([values.flat_values, [0]], axis=0)

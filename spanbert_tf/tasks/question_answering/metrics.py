@@ -18,28 +18,40 @@ def score_answers(
     has_unanswerable: bool,
     null_threshold: float = 0.0,
 ) -> dict[str, float]:
-    """Exact match and F1 in percent, by SQuAD's official scripts.
+    """Computes exact match and F1 in percent, by SQuAD's official scripts.
 
-    MRQA's script normalises, and takes the best of the gold answers, as SQuAD 1.1's does. With
-    `has_unanswerable` (SQuAD 2.0) an answer counts up to the threshold of its null odds; then there
-    are `has_answer_f1` and `no_answer_f1`, of the questions with and without an answer, too, and as
-    in the official script `best_exact`, `best_exact_thresh`, `best_f1`, `best_f1_thresh`: what
-    another threshold would reach on these questions.
+    MRQA's script normalises answers and takes the best of the gold answers, as that of SQuAD 1.1.
+
+    Args:
+        questions: the lines of `questions.jsonl`.
+        answered: the answers to these questions.
+        has_unanswerable: whether questions may have no answer (SQuAD 2.0).
+        null_threshold: null odds above which a question counts as unanswerable.
+
+    Returns:
+        `exact_match` and `f1`. With `has_unanswerable` also `has_answer_f1` and `no_answer_f1`, the
+        scores of questions with and without an answer; and, as in the official script,
+        `best_exact`, `best_exact_thresh`, `best_f1` and `best_f1_thresh`, the best scores that
+        another threshold reaches on these questions.
+
+    Raises:
+        MismatchError: a question has no answer and `has_unanswerable` is false.
     """
-    # Here: other tasks and commands need no Model Garden.
+    # Imported here, since no other task or command needs the Model Garden.
     from official.nlp.tools import squad_evaluate_v1_1, squad_evaluate_v2_0
 
     if not has_unanswerable:
-        if missing := [line["id"] for line in questions if not line["gold_texts"]]:
-            raise MismatchError(
-                f"question {missing[0]!r}: has no answer, as in SQuAD 2.0; write the questions "
-                "again with --version-2, and fine-tune for them"
-            )
+        for line in questions:
+            if not line["gold_texts"]:
+                raise MismatchError(
+                    f"question {line['id']!r}: has no answer, as in SQuAD 2.0; write the questions "
+                    "again with --version-2, and fine-tune for them"
+                )
         best_texts = {item.id: item.candidates[0].text for item in answered}
         scores = squad_evaluate_v1_1.evaluate(_dataset(questions), best_texts)
         return {"exact_match": 100 * scores["exact_match"], "f1": 100 * scores["final_f1"]}
     final = {item.id: item.text_under(null_threshold) for item in answered}
-    # Null odds of 0 leave the answers as they are given.
+    # With null odds of 0 the script takes the answers as they are.
     scores = squad_evaluate_v2_0.evaluate(_dataset(questions), final, dict.fromkeys(final, 0.0))
     best = _best_thresholds(questions, answered)
     return {
@@ -56,10 +68,10 @@ def score_answers(
 
 
 def choose_null_threshold(questions: Sequence[dict], answered: Sequence[AnsweredQuestion]) -> float:
-    """The null odds above which to say that there is no answer, for the best F1.
+    """Returns the null odds above which a question counts as unanswerable, for the best F1.
 
-    The official script's search takes probabilities: it begins at 0, which means "never answer"
-    among probabilities only. The odds here are differences of logits and can be negative.
+    The official script searches among probabilities: it begins at 0, which for probabilities means
+    to answer no question. The odds here are differences of logits and can be negative.
     """
     return _best_thresholds(questions, answered)["f1"][1]
 
@@ -67,23 +79,32 @@ def choose_null_threshold(questions: Sequence[dict], answered: Sequence[Answered
 def _best_thresholds(
     questions: Sequence[dict], answered: Sequence[AnsweredQuestion]
 ) -> dict[str, tuple[float, float]]:
-    """Of each score the best mean over all thresholds, and the lowest threshold that reaches it."""
+    """Returns for each score the best mean over all thresholds, and its lowest threshold."""
     texts = [item.candidates[0].text for item in answered]
-    both = [score_each(questions, said) for said in (texts, [""] * len(texts))]
-    return {
-        name: _best_threshold(answered, *(np.array([one[name] for one in each]) for each in both))
-        for name in ("exact_match", "f1")
-    }
+    if_answered = score_each(questions, texts)
+    if_not_answered = score_each(questions, [""] * len(texts))
+    best = {}
+    for name in ("exact_match", "f1"):
+        answering = np.array([scores[name] for scores in if_answered])
+        abstaining = np.array([scores[name] for scores in if_not_answered])
+        best[name] = _best_threshold(answered, answering, abstaining)
+    return best
 
 
 def _best_threshold(
     answered: Sequence[AnsweredQuestion], answering: np.ndarray, abstaining: np.ndarray
 ) -> tuple[float, float]:
-    """The best mean and its threshold, from the scores if all or none are answered, in percent."""
+    """Returns the best mean of a score, in percent, and its threshold.
+
+    Args:
+        answered: the answers to the questions.
+        answering: score of each question if it is answered.
+        abstaining: score of each question if it is not answered.
+    """
     odds = np.array([item.null_odds for item in answered])
     order = np.argsort(odds, kind="stable")
     ordered = odds[order]
-    # After the first n questions in the order of their odds: those are answered, the others not.
+    # gains[n]: the first n questions in the order of their odds are answered, the others are not.
     gains = np.concatenate([[0.0], np.cumsum((answering - abstaining)[order])])
     is_border = np.concatenate([[True], ordered[1:] > ordered[:-1], [True]])[: len(odds) + 1]
     num_answered = int(np.argmax(np.where(is_border, gains, -np.inf)))
@@ -96,25 +117,25 @@ def _best_threshold(
 
 
 def score_each(questions: Sequence[dict], answers: Sequence[str]) -> list[dict[str, float]]:
-    """Exact match and F1 of each question, in percent, by SQuAD's official script.
+    """Computes exact match and F1 of each question in percent, by SQuAD's official script.
 
     An empty answer is right for an unanswerable question.
     """
     from official.nlp.tools import squad_evaluate_v2_0
 
     scores = []
-    # One call a question takes no longer than one for all (0.6 s for 12,000; what takes time is to
-    # normalise answers), and the script offers the scores of each question by no public function.
+    # The script has no public function for the scores of each question. A call for each takes no
+    # longer than one for all (0.6 s for 12,000 questions): normalising answers takes the time.
     for question, answer in zip(questions, answers, strict=True):
         # The script of SQuAD 2.0 scores a question with an answer as that of 1.1 does, unless the
-        # gold answer has no words but articles: there it wants no answer.
+        # gold answer consists of articles: then it expects no answer.
         found = squad_evaluate_v2_0.evaluate(_dataset([question]), {question["id"]: answer})
         scores.append({"exact_match": found["exact"], "f1": found["f1"]})
     return scores
 
 
 def _dataset(questions: Sequence[Mapping]) -> list[dict]:
-    """The questions in the scripts' layout."""
+    """Returns the questions in the layout of the scripts."""
     qas = [
         {
             "id": question["id"],

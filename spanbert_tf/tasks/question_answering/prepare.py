@@ -1,4 +1,4 @@
-"""`spanbert-tf prepare squad` and `prepare mrqa`. What they call is imported later."""
+"""`spanbert-tf prepare squad` and `prepare mrqa`. Other modules are imported when used."""
 
 import dataclasses
 from typing import TYPE_CHECKING, Any
@@ -33,8 +33,9 @@ def prepare_squad(input_path: str, output: str, version_2: bool, **others: Any) 
 
     questions = read_squad(input_path)
     _write(questions, output, has_unanswerable=version_2, **others)
-    if not version_2 and (line := describe_unanswered(questions)):
-        print_line(line)
+    unanswered = "" if version_2 else describe_unanswered(questions)
+    if unanswered:
+        print_line(unanswered)
 
 
 @click.command("mrqa", cls=WritingCommand)
@@ -43,7 +44,7 @@ def prepare_squad(input_path: str, output: str, version_2: bool, **others: Any) 
 @click.option(
     "--half",
     type=click.Choice(["development", "test"]),
-    help="Half of a development set, where there is no test set.",
+    help="Half of a development set, for sets without a test set.",
 )
 def prepare_mrqa(
     input_path: str, output: str, allow_missing_header: bool, half: str | None, **others: Any
@@ -56,9 +57,9 @@ def prepare_mrqa(
 
 
 def _write(questions: "QuestionSet", output: str, **others: Any) -> None:
-    """Writes the records, with the options of rows apart from those of all records."""
+    """Writes the records. `others` has the options of rows and those of `write_task_records`."""
     from spanbert_tf.tasks.question_answering.rows import QuestionOptions, write_questions
 
     names = {field.name for field in dataclasses.fields(QuestionOptions)} & others.keys()
-    of_rows = QuestionOptions(**{name: others.pop(name) for name in names})
-    write_questions(questions, output, options=of_rows, **others)
+    row_options = QuestionOptions(**{name: others.pop(name) for name in names})
+    write_questions(questions, output, options=row_options, **others)

@@ -18,11 +18,9 @@ from spanbert_tf.data.examples import Stored
 from spanbert_tf.data.records import ROW_TOKEN_IDS, TaskManifest
 from spanbert_tf.validation import PositiveInt
 
-WINDOWS_FILE, QUESTIONS_FILE, CONTEXTS_FILE = (
-    "windows.tfrecord",
-    "questions.jsonl",
-    "contexts.jsonl",
-)
+WINDOWS_FILE = "windows.tfrecord"
+QUESTIONS_FILE = "questions.jsonl"
+CONTEXTS_FILE = "contexts.jsonl"
 
 # Features of a window, beside those of each row (`data.records`).
 PASSAGE_START = "passage_start"  # int64; position of the passage's first token in the row
@@ -30,10 +28,12 @@ START_POSITION = "start_position"  # int64; position in the row; 0: no answer in
 END_POSITION = "end_position"  # int64; inclusive
 QUESTION_INDEX = "question_index"  # int64; line of questions.jsonl, from 0
 # For each token of the passage in this window: its characters in the context, and whether no other
-# window shows more of the text around it.
-OFFSET_STARTS, OFFSET_ENDS = "offset_starts", "offset_ends"
+# window has more of the text around it.
+OFFSET_STARTS = "offset_starts"
+OFFSET_ENDS = "offset_ends"
 HAS_MOST_CONTEXT = "has_most_context"
-OFFSET_DTYPE, FLAG_DTYPE = "uint32", "uint8"
+OFFSET_DTYPE = "uint32"
+FLAG_DTYPE = "uint8"
 
 MAX_QUESTION_TOKENS = 64  # of a question in a row; longer questions are cut
 
@@ -43,7 +43,7 @@ class QuestionDataConfig(RowsConfig):
 
     Attributes:
         stride: tokens from one window of a passage to the next (appendix B: 128).
-        question_first: whether the question stands before the passage.
+        question_first: whether the question comes before the passage.
         has_unanswerable: whether questions may have no answer.
     """
 
@@ -97,9 +97,9 @@ class QuestionAnsweringManifest(TaskManifest):
         stride: tokens from one window of a passage to the next.
         question_first: whether rows are `[CLS] question [SEP] passage [SEP]`.
         has_unanswerable: whether questions without an answer belong to the task (SQuAD 2.0).
-        counts: rows are `windows`, of which training reads the first `training_windows`. Of the
-            `questions` those without a gold answer are `unanswered_questions`, those of which
-            nothing is known `unlabelled_questions`.
+        counts: `windows` is the number of rows, and `training_windows` that of the first rows,
+            which are trained. `unanswered_questions` counts questions without a gold answer, and
+            `unlabelled_questions` those of them of which nothing is known.
     """
 
     task: ClassVar[str] = "question_answering"
@@ -124,7 +124,7 @@ class QuestionAnsweringManifest(TaskManifest):
     has_unanswerable: bool
 
     def features(self) -> dict[str, Stored]:
-        """The number of the question, positions in the row, and lists with a number for a token."""
+        """Returns the features of a window: question, positions, and lists for its passage."""
         position = Stored("int64", below=ROW_TOKEN_IDS)
         return {
             QUESTION_INDEX: Stored("int64", below=self.counts["questions"]),
@@ -137,7 +137,7 @@ class QuestionAnsweringManifest(TaskManifest):
         }
 
     def describe_rows(self) -> str:
-        """With the order of question and passage."""
+        """Describes the rows with the order of question and passage."""
         text = f"questions in rows of up to {self.sequence_length}, stride {self.stride}, "
         text += "question first" if self.question_first else "passage first"
         if self.has_unanswerable:
@@ -146,17 +146,17 @@ class QuestionAnsweringManifest(TaskManifest):
 
     @property
     def shipped_config(self) -> str:
-        """The shipped configuration for these records."""
+        """Name of the shipped configuration for these records."""
         return "squad_v2" if self.has_unanswerable else "squad_v1"
 
     @property
     def num_rows(self) -> int:
-        """The number of rows, one for each question and window."""
+        """Number of rows, one for each question and window."""
         return self.counts["windows"]
 
     @property
     def num_training_rows(self) -> int:
-        """The number of rows to train on, which are the first ones."""
+        """Number of rows to train on, which are the first ones."""
         return self.counts["training_windows"]
 
     @property

@@ -1,7 +1,7 @@
 """Makes rows of questions, for `prepare squad` and `prepare mrqa`.
 
 A row is `[CLS] passage [SEP] question [SEP]` (SpanBERT, section 4.1), or has the question first.
-The graph of `data.windows`, which exports call too, packs the rows.
+The graph of `data.windows`, which exports also use, packs the rows.
 """
 
 import dataclasses
@@ -86,11 +86,11 @@ class QuestionOptions:
 def write_questions(
     questions: QuestionSet, output: str, *, options: QuestionOptions, **others: Any
 ) -> QuestionAnsweringManifest:
-    """Writes the records of questions, which appear whole or not at all.
+    """Writes the records of questions, completely or not at all.
 
     Args:
         questions: questions of one file.
-        output: directory, new or empty.
+        output: directory that is new or empty.
         options: options of the rows.
         **others: as for `write_task_records`: `preset`, or `vocabulary`, `lowercase` and
             `strip_accents`; `overwrite`.
@@ -99,14 +99,14 @@ def write_questions(
         The manifest. Its `counts` are:
 
         - `questions`, `contexts`, `windows`, their `tokens`, and `cut_questions`;
-        - for answers: `answers`, `found`, `repaired`, `lost`, and `round_trips`, whose tokens give
-          back the same text;
+        - for answers: `answers`, `found`, `repaired`, `lost`, and `round_trips`, the answers whose
+          tokens give the same text again;
         - `untrained_questions`: questions whose answers are all lost, or that have no answers while
           `has_unanswerable` is false. They are scored, but not trained; their windows follow the
           `training_windows`;
         - `unanswered_questions`: questions without a gold answer;
-        - `unlabelled_questions`: those of them of which the file does not say that they have no
-          answer, as in a test set.
+        - `unlabelled_questions`: unanswered questions of which the file does not say that they have
+          no answer, as in a test set.
 
     Raises:
         BadInputError: the questions cannot be used, or the output exists or cannot be written.
@@ -124,21 +124,21 @@ class _Asked:
     """A question and its passage, in word pieces.
 
     Attributes:
-        number: index of the question.
+        index: index of the question.
         text: word pieces of the question.
         passage: word pieces of its context.
         answer: first and last token of the answer in the passage; `None` without one.
         is_trained: whether its windows are trained.
     """
 
-    number: int
+    index: int
     text: TokenizedText
     passage: TokenizedText
     answer: tuple[int, int] | None
     is_trained: bool
 
 
-class QuestionRows(RowMaker):
+class QuestionRows(RowMaker[QuestionAnsweringManifest]):
     """Makes the rows of questions, and counts questions and answers."""
 
     manifest_class = QuestionAnsweringManifest
@@ -146,49 +146,48 @@ class QuestionRows(RowMaker):
 
     def __init__(self, questions: QuestionSet, options: QuestionOptions) -> None:
         super().__init__()
-        self._questions, self._options = questions, options
+        self._questions = questions
+        self._options = options
         self._lost: list[str] = []  # lines on the first lost answers, to print
         self._num_packed = 0  # questions, for the progress bar
-        counts = {"contexts": len(questions.contexts), "questions": len(questions.questions)}
-        self.counts.update({**dict.fromkeys(_COUNTS, 0), **counts})
+        self.counts.update(dict.fromkeys(_COUNTS, 0))
+        self.counts["contexts"] = len(questions.contexts)
+        self.counts["questions"] = len(questions.questions)
+        self._question_lines: list[dict] = []
+        self.lines[QUESTIONS_FILE] = self._question_lines
         self.lines[CONTEXTS_FILE] = questions.contexts
 
     def rows(self, pieces: Sequence[str], casing: Casing, sequence_length: int) -> Iterator[Row]:
         """Yields a row for each question and each window of its passage."""
         tokenize = TextTokenizer(pieces, casing, segment_aware=self._options.segment_aware)
-        contexts, questions = self._questions.contexts, self._questions.questions
+        contexts = self._questions.contexts
+        questions = self._questions.questions
         tokenized = tokenize(contexts, first_paragraph=1)
         passages = list(show_progress(tokenized, len(contexts), "contexts"))
         texts = list(tokenize([question.text.replace("\n", " ") for question in questions]))
         answers = [self._answer(question, passages) for question in questions]
         self._count_unlabelled()
-        trained = [self._is_trained(*pair) for pair in zip(questions, answers, strict=True)]
-        self.counts["untrained_questions"] += trained.count(False)
-        order = sorted(range(len(questions)), key=lambda number: not trained[number])
-        asked = [
-            _Asked(
-                number,
-                texts[number],
-                passages[questions[number].context_index],
-                answers[number],
-                trained[number],
-            )
-            for number in order
-        ]
+        asked: list[_Asked] = []
+        for index, question in enumerate(questions):
+            passage = passages[question.context_index]
+            is_trained = self._is_trained(question, answers[index])
+            self.counts["untrained_questions"] += not is_trained
+            asked.append(_Asked(index, texts[index], passage, answers[index], is_trained))
+        asked.sort(key=lambda question: not question.is_trained)  # stable
         rows = self._packed(asked, self._packer(pieces, sequence_length))
         yield from show_progress(rows, len(asked), "questions", done=lambda: self._num_packed)
 
     def described(self) -> dict[str, Any]:
-        """The options that the manifest stores."""
+        """Returns the options that the manifest stores."""
         names = ("stride", "question_first", "has_unanswerable", "segment_aware")
         return {name: getattr(self._options, name) for name in names}
 
     def counted(self, written: Mapping[str, int]) -> dict[str, int]:
-        """The counts, in which rows are `windows`."""
+        """Returns the counts, in which rows are `windows`."""
         return {**self.counts, "tokens": written["tokens"]}
 
     def summary(self, manifest: QuestionAnsweringManifest, seconds: float) -> Iterator[str]:
-        """The numbers of questions, contexts, windows and answers."""
+        """Yields the numbers of questions, contexts, windows and answers."""
         counts = self.counts
         yield (
             f"{counts['questions']:,} questions about {counts['contexts']:,} contexts in "
@@ -219,17 +218,18 @@ class QuestionRows(RowMaker):
     def _answer(
         self, question: Question, passages: Sequence[TokenizedText]
     ) -> tuple[int, int] | None:
-        """First and last token of a question's answer. It also keeps the line of the question."""
+        """Returns first and last token of a question's answer, and adds the question's line."""
         passage = passages[question.context_index]
         if not len(passage.token_ids):
             raise BadInputError(
                 f"{self._questions.path}: question {question.id!r}: its context has no tokens"
             )
         located = self._located(question)
-        self.lines[QUESTIONS_FILE].append(_line(question, located))
+        self._question_lines.append(_line(question, located))
         return self._answer_tokens(question, located, passage)
 
     def _count_unlabelled(self) -> None:
+        """Counts the unanswered and the unlabelled questions."""
         for question in self._questions.questions:
             self.counts["unanswered_questions"] += not question.gold_texts
             self.counts["unlabelled_questions"] += not (
@@ -237,19 +237,21 @@ class QuestionRows(RowMaker):
             )
 
     def _is_trained(self, question: Question, answer: tuple[int, int] | None) -> bool:
-        """Whether a question is trained; not if its answers were lost, as in the original code."""
+        """Whether a question is trained; not if its answers are lost, as in the original code."""
         if answer is not None:
             return True
-        # In some files only an empty list of answers says that a question has no answer. In a test
-        # set, where all lists are empty, it says nothing.
+        # In some files an empty list of answers means that a question has no answer. In a test set
+        # all lists are empty, which means nothing.
         is_labelled = self.counts["unlabelled_questions"] < len(self._questions.questions)
         return self._options.has_unanswerable and is_labelled and not question.gold_texts
 
     def _located(self, question: Question) -> list[Located]:
+        """Finds the answers of a question in its context."""
         context = self._questions.contexts[question.context_index]
         return [(answer, *locate_answer(context, answer)) for answer in question.answers]
 
     def _packer(self, pieces: Sequence[str], sequence_length: int) -> WindowPacker:
+        """Returns what packs questions and passages as windows."""
         special = SpecialTokenIds.from_vocabulary(pieces)
         return WindowPacker(
             special.start,
@@ -264,23 +266,24 @@ class QuestionRows(RowMaker):
     def _packed(self, asked: Sequence[_Asked], pack: WindowPacker) -> Iterator[Row]:
         """Yields the rows of questions; they are packed a few at a time."""
         for first in range(0, len(asked), _QUESTIONS_AT_ONCE):
-            some = asked[first : first + _QUESTIONS_AT_ONCE]
-            for question in some:
+            batch = asked[first : first + _QUESTIONS_AT_ONCE]
+            for question in batch:
                 self._check_room(question)
                 self.counts["cut_questions"] += len(question.text.token_ids) > MAX_QUESTION_TOKENS
-            planned = self._plan(some, pack)
+            planned = self._plan(batch, pack)
             num_windows = int(planned.num_windows)
             for first_window in range(0, num_windows, _WINDOWS_AT_ONCE):
                 end = min(first_window + _WINDOWS_AT_ONCE, num_windows)
                 packed = planned.pack(tf.range(first_window, end))
                 windows = tf.nest.map_structure(np.asarray, packed)
-                for row, number in enumerate(windows.question_index):
+                for row, index in enumerate(windows.question_index):
                     self.counts["windows"] += 1
-                    self.counts["training_windows"] += some[number].is_trained
-                    yield _stored_row(windows, row, some[number])
-            self._num_packed += len(some)
+                    self.counts["training_windows"] += batch[index].is_trained
+                    yield _stored_row(windows, row, batch[index])
+            self._num_packed += len(batch)
 
     def _plan(self, asked: Sequence[_Asked], pack: WindowPacker) -> PlannedWindows:
+        """Plans the windows of some questions."""
         texts = [each.text for each in asked]
         passages = [each.passage for each in asked]
         positions = None
@@ -293,12 +296,12 @@ class QuestionRows(RowMaker):
         )
 
     def _check_room(self, asked: _Asked) -> None:
-        """Refuses a question that leaves too little room for its passage in a row."""
+        """Raises `BadInputError` for a question that leaves too little room for its passage."""
         options = self._options
         num_question_tokens = min(len(asked.text.token_ids), MAX_QUESTION_TOKENS)
         room = options.sequence_length - 3 - num_question_tokens  # [CLS], [SEP], [SEP]
         if room < 1 or (len(asked.passage.token_ids) > room and room < options.stride):
-            question = self._questions.questions[asked.number]
+            question = self._questions.questions[asked.index]
             raise BadInputError(
                 f"{self._questions.path}: question {question.id!r}: leaves room for "
                 f"{max(room, 0)} tokens of its context in a row, less than --stride "
@@ -308,12 +311,13 @@ class QuestionRows(RowMaker):
     def _answer_tokens(
         self, question: Question, located: Sequence[Located], passage: TokenizedText
     ) -> tuple[int, int] | None:
-        """First and last token of the first answer that is found. It counts all answers."""
+        """Returns first and last token of the first answer that is found; counts all answers."""
         context = self._questions.contexts[question.context_index]
         spans = []
-        for answer, outcome, location in located:
-            span = location and passage.span(*location)
-            if span is None:
+        for answer, how_located, location in located:
+            outcome = how_located
+            span = None if location is None else passage.span(location.start, location.end)
+            if location is None or span is None:
                 outcome = Outcome.LOST
                 if len(self._lost) < _SHOWN_LOST:
                     self._lost.append(
@@ -330,18 +334,21 @@ class QuestionRows(RowMaker):
 
 
 def _ragged_positions(texts: Sequence[TokenizedText]) -> SegmentPositions:
-    columns = range(len(SegmentPositions._fields))
-    return SegmentPositions(
-        *(_ragged([text.positions[:, column] for text in texts]) for column in columns)
-    )
+    """Returns the positions of texts as ragged tensors."""
+    columns = []
+    for column in range(len(SegmentPositions._fields)):
+        columns.append(_ragged([text.positions[:, column] for text in texts]))
+    return SegmentPositions(*columns)
 
 
 def _ragged(rows: Sequence[np.ndarray]) -> tf.RaggedTensor:
-    return tf.RaggedTensor.from_row_lengths(np.concatenate(rows), list(map(len, rows)))
+    """Returns rows of different lengths as a ragged tensor."""
+    lengths = [len(row) for row in rows]
+    return tf.RaggedTensor.from_row_lengths(np.concatenate(rows), lengths)
 
 
 def _stored_row(windows: Windows, row: int, asked: _Asked) -> Row:
-    """A window as it is stored.
+    """Returns a window as it is stored.
 
     Args:
         windows: packed windows, as arrays.
@@ -356,7 +363,7 @@ def _stored_row(windows: Windows, row: int, asked: _Asked) -> Row:
     first, last = asked.answer or (-1, -1)
     is_inside = part.start <= first and last < part.stop
     numbers = {
-        QUESTION_INDEX: asked.number,
+        QUESTION_INDEX: asked.index,
         PASSAGE_START: int(places[0]),
         SECOND_START: length - int(windows.segment_ids[row].sum()),
         START_POSITION: int(first + shift) if is_inside else 0,
@@ -374,12 +381,13 @@ def _stored_row(windows: Windows, row: int, asked: _Asked) -> Row:
 
 
 def _line(question: Question, located: Sequence[Located]) -> dict:
-    """A line of `questions.jsonl`."""
+    """Returns a line of `questions.jsonl`."""
+    gold_spans = {location for _, _, location in located if location}
     return {
         "id": question.id,
         "question": question.text,
         "context_index": question.context_index,
         "gold_texts": list(question.gold_texts),
-        "gold_spans": sorted({location for _, _, location in located if location}),
+        "gold_spans": sorted(gold_spans),
         "is_impossible": question.is_impossible,
     }

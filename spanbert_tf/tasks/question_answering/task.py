@@ -8,8 +8,9 @@ import dataclasses
 import json
 import os
 from collections.abc import Iterator, Mapping, Sequence
-from typing import Any
+from typing import Any, ClassVar
 
+import keras_hub
 import numpy as np
 import tensorflow as tf
 from rich.text import Text
@@ -62,7 +63,7 @@ _FILTERS = {"errors": "no exact match", "right": "exact match", "wrong": "F1 of 
 _SHOWN_OPENINGS = 10  # first words of questions
 
 
-class QuestionAnswering(Task):
+class QuestionAnswering(Task[QuestionAnsweringManifest, QuestionAnsweringConfig]):
     """Answers questions with parts of passages.
 
     Predictions are `AnsweredQuestion`; the gold answers are in the lines of `questions.jsonl`.
@@ -75,36 +76,45 @@ class QuestionAnswering(Task):
     written_files = ("predictions.json", "nbest_predictions.json", "null_odds.json")
     fields = ("question", "context")
     readme = os.path.join(os.path.dirname(__file__), "readme.md")
-    example: Mapping[str, Any] = {
+    example: ClassVar[Mapping[str, Any]] = {
         "question": "Who has the owl?",
         "context": "Ann has the cat. Bob has the owl.",
     }
 
-    def signatures(self, model: SpanBertQuestionAnswerer, top_k: int) -> Signatures:
-        """One signature, of questions and contexts."""
+    def signatures(self, model: keras_hub.models.Task, top_k: int) -> Signatures:
+        """Returns one signature, of questions and contexts."""
         function = AnswerQuestions(model, max(top_k, 1)).answer
         return {"serving_default": (function, text_specs("question", "context"))}
 
-    def readme_values(self, model: SpanBertQuestionAnswerer) -> dict[str, Any]:
+    def readme_values(self, model: keras_hub.models.Task) -> dict[str, Any]:
         """Puts question and context in the order in which the model reads them."""
-        question, context = (self.example[name] for name in self.fields)
+        question = self.example["question"]
+        context = self.example["context"]
         is_first = model.preprocessor.question_first
         return {"texts": (question, context) if is_first else (context, question)}
 
     def answer(
-        self, model: SpanBertQuestionAnswerer, item: dict, found: dict, top_k: int
+        self, model: keras_hub.models.Task, item: dict, found: dict, top_k: int
     ) -> dict | list[dict]:
-        """As the pipeline `question-answering`; `answer` is empty for an unanswerable question."""
+        """Returns the best answers, as the pipeline `question-answering` does.
+
+        `answer` is empty for a question that counts as unanswerable.
+        """
         if model.has_unanswerable and not found["is_answerable"]:
             return best_of([{"score": 0.0, "start": 0, "end": 0, "answer": ""}], top_k)
-        columns = (found[name] for name in ("probabilities", "starts", "ends", "answers"))
-        answers = [
-            {"score": float(score), "start": int(start), "end": int(end), "answer": text.decode()}
-            for score, start, end, text in zip(*columns, strict=True)
-        ]
-        return best_of([one for one in answers if one["answer"]] or answers[:1], top_k)
+        answers = []
+        for index, text in enumerate(found["answers"]):
+            answer = {
+                "score": float(found["probabilities"][index]),
+                "start": int(found["starts"][index]),
+                "end": int(found["ends"][index]),
+                "answer": text.decode(),
+            }
+            answers.append(answer)
+        not_empty = [answer for answer in answers if answer["answer"]]
+        return best_of(not_empty or answers[:1], top_k)
 
-    def check_model(self, model: SpanBertQuestionAnswerer, records: Records, preset: str) -> None:
+    def check_model(self, model: keras_hub.models.Task, records: Records, preset: str) -> None:
         """Refuses another order of question and passage, and unanswerable questions for others."""
         manifest = records.manifest
         question_first = model.preprocessor.question_first
@@ -116,7 +126,7 @@ class QuestionAnswering(Task):
                 f"it {orders[question_first]}; write the records again {option} --question-first"
             )
         if manifest.has_unanswerable != model.has_unanswerable:
-            kinds = ("that all have an answer", "some of which have none")
+            kinds = ("that all have an answer", "some of which have no answer")
             raise MismatchError(
                 f"{records}: holds questions {kinds[manifest.has_unanswerable]}, and {preset} is "
                 f"for questions {kinds[model.has_unanswerable]}; it and the records must be of one "
@@ -154,26 +164,26 @@ class QuestionAnswering(Task):
         `x` also has `question_index` and `passage_start`, int32 [B], and for each position of the
         passage its characters in the context, `offset_starts` and `offset_ends`, and
         `has_most_context`, int32 [B, S]. `y` has `start_positions` and `end_positions`, int32 [B],
-        which are 0 where the window has no answer.
+        which are 0 if the window has no answer.
         """
         x, found = rows.parse(serialized, width)
         x["question_index"] = found[QUESTION_INDEX]
         x["passage_start"] = found[PASSAGE_START]
         in_passage = tf.range(width)[tf.newaxis] - x["passage_start"][:, tf.newaxis]  # [B, S]
-        for name in _PASSAGE_LISTS:  # stored for the tokens of the passage alone
+        for name in _PASSAGE_LISTS:  # stored only for the tokens of the passage
             shifted = tf.gather(found[name], tf.maximum(in_passage, 0), batch_dims=1)
             x[name] = tf.where(in_passage >= 0, shifted, 0)
         y = {"start_positions": found[START_POSITION], "end_positions": found[END_POSITION]}
         return x, y
 
     def predict_batch(
-        self, model: SpanBertQuestionAnswerer, x: dict, outputs: dict[str, tf.Tensor]
+        self, model: keras_hub.models.Task, x: dict, outputs: dict[str, tf.Tensor]
     ) -> WindowSpans:
-        """The best spans of each window."""
+        """Finds the best spans of each window."""
         return spans_of_windows(x, outputs, model.max_answer_tokens)
 
     def collect(
-        self, model: SpanBertQuestionAnswerer, records: Records, rows: list[WindowSpans]
+        self, model: keras_hub.models.Task, records: Records, rows: list[WindowSpans]
     ) -> list[AnsweredQuestion]:
         """Chooses the answers to each question from all of its windows."""
         return answer_questions(records, rows, model.num_candidates)
@@ -184,7 +194,7 @@ class QuestionAnswering(Task):
 
     def calibrate(
         self,
-        model: SpanBertQuestionAnswerer,
+        model: keras_hub.models.Task,
         records: Records,
         predictions: Sequence[AnsweredQuestion],
     ) -> None:
@@ -195,18 +205,18 @@ class QuestionAnswering(Task):
 
     def outcome(
         self,
-        model: SpanBertQuestionAnswerer | None,
+        model: keras_hub.models.Task | None,
         records: Records,
         predictions: Sequence[AnsweredQuestion],
     ) -> Outcome:
-        """The texts of the answers, which are empty for questions that count as unanswerable."""
+        """Decodes answers to texts, which are empty for questions that count as unanswerable."""
         threshold = _threshold(model)
         texts = [item.text_under(threshold) for item in predictions]
         questions = records.lines(QUESTIONS_FILE)
         return Outcome(model, records, predictions, questions, texts, texts)
 
     def score(self, outcome: Outcome) -> dict[str, float]:
-        """Exact match and F1 by the official scripts of SQuAD."""
+        """Computes exact match and F1 by the official scripts of SQuAD."""
         model = outcome.model
         has_unanswerable = outcome.records.manifest.has_unanswerable
         return score_answers(
@@ -218,17 +228,19 @@ class QuestionAnswering(Task):
 
     def write(self, outcome: Outcome, output: str) -> None:
         """Writes the files of BERT's code for SQuAD, which the official scripts read."""
-        answered = outcome.predictions
-        texts = zip(answered, outcome.predicted, strict=True)
-        files = {
-            "predictions.json": {item.id: text for item, text in texts},
-            "nbest_predictions.json": {
-                item.id: [dataclasses.asdict(candidate) for candidate in item.candidates]
-                for item in answered
-            },
+        predictions: dict[str, str] = {}
+        candidates: dict[str, list[dict]] = {}
+        null_odds: dict[str, float] = {}
+        for item, text in zip(outcome.predictions, outcome.predicted, strict=True):
+            predictions[item.id] = text
+            candidates[item.id] = [dataclasses.asdict(candidate) for candidate in item.candidates]
+            null_odds[item.id] = item.null_odds
+        files: dict[str, dict] = {
+            "predictions.json": predictions,
+            "nbest_predictions.json": candidates,
         }
-        if outcome.model.has_unanswerable:
-            files["null_odds.json"] = {item.id: item.null_odds for item in answered}
+        if outcome.model is not None and outcome.model.has_unanswerable:
+            files["null_odds.json"] = null_odds
         for name, content in files.items():
             text = json.dumps(content, indent=1, ensure_ascii=False)
             write_text(os.path.join(output, name), text)
@@ -237,22 +249,30 @@ class QuestionAnswering(Task):
         """Renders a page that shows each question with its passage."""
         contexts = outcome.records.lines(CONTEXTS_FILE)
         each = score_each(outcome.gold, outcome.predicted)
-        columns = (outcome.gold, outcome.predictions, outcome.predicted, each)
-        records = [
-            _record(question, contexts[question["context_index"]], *others, outcome.by)
-            for question, *others in zip(*columns, strict=True)
-        ]
-        shown = {name: scores[name] for name in ("exact_match", "f1")}
-        shown |= {"unit": "question", "by": outcome.by, "tables": self.tables(outcome)}
-        return render_page(_TEMPLATE, title, records, _FILTERS, **shown)
+        columns = zip(outcome.gold, outcome.predictions, outcome.predicted, each, strict=True)
+        records = []
+        for question, answered, text, score in columns:
+            context = contexts[question["context_index"]]
+            records.append(_record(question, context, answered, text, score, outcome.by))
+        return render_page(
+            _TEMPLATE,
+            title,
+            records,
+            _FILTERS,
+            unit="question",
+            by=outcome.by,
+            tables=self.tables(outcome),
+            exact_match=scores["exact_match"],
+            f1=scores["f1"],
+        )
 
     def tables(self, outcome: Outcome) -> list[Table]:
-        """The scores of questions by their first word, and the kinds of answers."""
+        """Returns tables of scores by the first word of a question, and of the kinds of answers."""
         each = score_each(outcome.gold, outcome.predicted)
         return [_by_opening(outcome.gold, each), _by_answer(outcome, each)]
 
     def examples(self, records: Records) -> Iterator[list[str | Text]]:
-        """Windows as the model reads them, with their questions and answers."""
+        """Yields windows as the model reads them, with their questions and answers."""
         questions = records.lines(QUESTIONS_FILE)
         rows = self.dataset(records, batch_size=1, training=False)
         for x, y in rows.as_numpy_iterator():
@@ -269,21 +289,23 @@ class QuestionAnswering(Task):
 
 
 def _by_opening(questions: Sequence[dict], each: Sequence[Mapping[str, float]]) -> Table:
-    """Mean scores of the questions with the same first word, for the most frequent words."""
+    """Returns mean scores of questions with the same first word, for the most frequent words."""
     openings = [question["question"].lower().partition(" ")[0] for question in questions]
     counts = collections.Counter(openings).most_common(_SHOWN_OPENINGS)
     scores: dict[str, list] = {f"{opening} \u2026": [] for opening, _ in counts}
-    for opening, one in zip(openings, each, strict=True):
+    for opening, score in zip(openings, each, strict=True):
         name = f"{opening} \u2026"
-        scores.setdefault(name if name in scores else "others", []).append(one)
-    rows = [_means(name, of_opening) for name, of_opening in scores.items()]
+        scores.setdefault(name if name in scores else "others", []).append(score)
+    rows = [_means(name, opening_scores) for name, opening_scores in scores.items()]
     columns = ("", "exact match", "F1", "support")
     return Table("questions by their first word", columns, rows, [_means("all", each)])
 
 
 def _means(name: str, each: Sequence[Mapping[str, float]]) -> tuple[str, ...]:
-    means = (np.mean([one[metric] for one in each]) for metric in ("exact_match", "f1"))
-    return (name, *(f"{mean:.2f}" for mean in means), f"{len(each):,}")
+    """Returns the row of a table: a name, the mean scores, and the number of questions."""
+    exact_match = np.mean([scores["exact_match"] for scores in each])
+    f1 = np.mean([scores["f1"] for scores in each])
+    return (name, f"{exact_match:.2f}", f"{f1:.2f}", f"{len(each):,}")
 
 
 def _by_answer(outcome: Outcome, each: Sequence[Mapping[str, float]]) -> Table:
@@ -293,21 +315,21 @@ def _by_answer(outcome: Outcome, each: Sequence[Mapping[str, float]]) -> Table:
     no_answer = "no answer"
     gold = []
     found = []
-    for question, text, one in zip(outcome.gold, outcome.predicted, each, strict=True):
+    for question, text, scores in zip(outcome.gold, outcome.predicted, each, strict=True):
         gold.append(has_answer if question["gold_texts"] else has_none)
         if not text:
             found.append(no_answer)
-        elif one["exact_match"]:
+        elif scores["exact_match"]:
             found.append("exact match")
         else:
-            found.append("in part" if one["f1"] else "wrong")
+            found.append("in part" if scores["f1"] else "wrong")
     rows = [name for name in (has_answer, has_none) if name in gold]
     columns = ["exact match", "in part", "wrong", no_answer]
     return confusion_table(gold, found, rows, columns)._replace(title="what was answered")
 
 
-def _threshold(model: SpanBertQuestionAnswerer | None) -> float:
-    """The null odds above which a question counts as unanswerable; a baseline always answers."""
+def _threshold(model: keras_hub.models.Task | None) -> float:
+    """Returns the null odds above which a question is unanswerable; a baseline always answers."""
     if model is None or not model.has_unanswerable:
         return np.inf
     return model.null_threshold
@@ -321,6 +343,7 @@ def _record(
     score: dict[str, float],
     by: str,
 ) -> dict:
+    """Returns what the report shows of a question with its context and its answer."""
     best = item.candidates[0]
     chosen = [(best.start, best.end)] if answer else []
     is_exact = score["exact_match"] > 0
