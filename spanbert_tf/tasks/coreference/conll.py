@@ -74,7 +74,7 @@ def clean_clusters(clusters: Iterable[Sequence[Sequence[int]]]) -> Clusters:
 
     In the order of their first mentions; so are the mentions of each.
     """
-    distinct = [set(map(tuple, spans)) for spans in clusters]
+    distinct: list[set[Span]] = [{(start, end) for start, end in spans} for spans in clusters]
     if sum(map(len, distinct)) > len(set().union(*distinct)):
         distinct = _merge(distinct)
     return sorted(sorted(mentions) for mentions in distinct if mentions)
@@ -238,7 +238,8 @@ def _codes(text: str) -> np.ndarray:
 
 def is_conll(text: str) -> bool:
     """Whether a text begins as such files do."""
-    return read_header(_FIRST_LINE.match(text)[1]) is not None
+    first_line = _FIRST_LINE.match(text)
+    return first_line is not None and read_header(first_line[1]) is not None
 
 
 def read_conll(path: str, text: str) -> list[Document]:
@@ -277,9 +278,12 @@ def _parts(text: str) -> Iterator[tuple[int, str, str | None]]:
 
 
 class _Reader:
+    _ends_sentence: bool
+    _column: ClusterColumn
+
     def __init__(self, path: str) -> None:
         self._path = path
-        self._begin: tuple[str | None, ...] | None = None
+        self._begin: tuple[str | None, str | None, str | None] | None = None
 
     def documents(self, text: str) -> Iterator[Document]:
         for number, line, rows in _parts(text):
@@ -342,7 +346,7 @@ class _Reader:
                 f"{self._place(number)}: a document begins before `#end document` of the one before"
             )
 
-    def _start(self, begin: tuple[str | None, ...], number: int) -> None:
+    def _start(self, begin: tuple[str | None, str | None, str | None], number: int) -> None:
         self._begin = begin
         self._words: list[str] = []
         self._speakers: list[str] = []
@@ -371,6 +375,7 @@ class _Reader:
         self._speakers.append("" if speaker in _NO_SPEAKER else speaker)
 
     def _finished(self) -> Document:
+        assert self._begin is not None  # the callers check that a document has begun
         name, part, bare_name = self._begin
         self._begin = None
         file_name = os.path.basename(self._path).removesuffix(".gz").rsplit(".", 1)[0]

@@ -1,7 +1,7 @@
-"""The data set of documents: all their segments, or to train a random run of them.
+"""The data set of documents: all their segments, or for training a random run of them.
 
-B documents, G segments of the longest, L positions of a segment, T positions of a document, N gold
-mentions.
+Dimensions: B documents, G segments of the longest, L positions of a segment, T positions of a
+document, M gold mentions.
 """
 
 import functools
@@ -30,7 +30,7 @@ from spanbert_tf.tasks.coreference.records import (
 )
 from spanbert_tf.text.vocabulary import SpecialTokenIds
 
-MAX_BATCH_POSITIONS = 4096  # of a batch to predict, so that short documents go together
+MAX_BATCH_POSITIONS = 4096  # of a batch for prediction, which may have many short documents
 _NO_POSITION = -1
 
 
@@ -40,38 +40,59 @@ def coreference_dataset(
     batch_size: int,
     training: bool,
     last_batch: int | None = None,
-    **options: int,
+    seed: int = 0,
+    first_batch: int = 0,
 ) -> tf.data.Dataset:
-    """Batches of documents for `SpanBertCoreferenceResolver`, those of similar length together.
+    """Reads documents of similar length in batches for `SpanBertCoreferenceResolver`.
 
-    For training, endless batches of B; of each document that has more segments than are trained at
-    once a run of so many, drawn anew at each visit as a function of (seed, epoch, document), with
-    the gold mentions that lie in it. Otherwise each document once, whole, the longest first, fewer
-    than B of long ones.
+    For training, the batches are endless and have B documents. Of a document that has more segments
+    than are trained at once, a run of segments is drawn at each visit, as a function of (seed,
+    epoch, document), with the gold mentions in it. Otherwise each document is read once, with all
+    its segments, the longest first; batches of long documents have fewer than B.
 
-    `x` has the features of `pack_documents`, and if not for training `row_index`. `y` has
-    `mention_starts`, `mention_ends` and `mention_clusters`, int32 [B, N]; clusters of 0 are
-    padding.
+    There are few different shapes, since XLA compiles a program for each: T is one of at most 16
+    widths, L is T or the length of a segment, whichever is less, and M is a multiple of T / 4, more
+    mentions than most documents have. With `last_batch`, for TPUs, all batches have the same shape.
 
-    Shapes are few, since XLA compiles each: T is one of at most 16 widths, L the lesser of it and
-    of a segment's positions, N a multiple of T / 4, which is more than a document mostly has. With
-    `last_batch`, for TPUs, all batches have one. Options are those of `row_batches`.
+    Args:
+        records: the records.
+        batch_size: B.
+        training: whether the data set is for training.
+        last_batch: as for `row_batches`.
+        seed: as for `row_batches`.
+        first_batch: as for `row_batches`.
+
+    Returns:
+        A data set of `(x, y)`, for training of `(x, y, sample_weight)`. `x` has the features of
+        `pack_documents` and, unless for training, `row_index`. `y` has `mention_starts`,
+        `mention_ends` and `mention_clusters`, int32 [B, M]; clusters of 0 are padding.
     """
-    manifest, lengths = records.manifest, records.lengths(training=training)
-    max_segments = manifest.max_training_segments if training else None
+    manifest = records.manifest
+    lengths = records.lengths(training=training)
+    max_segments = None
     if training:
+        max_segments = manifest.max_training_segments
         lengths = np.minimum(lengths, max_segments * manifest.sequence_length)
     batches = LengthBatches(lengths, batch_size=batch_size, max_length=int(max(lengths)))
     pad_id = SpecialTokenIds.from_vocabulary(records.vocabulary).pad
     parse = functools.partial(parse_documents, manifest, pad_id, max_segments)
     if last_batch is not None:
         parse = functools.partial(parse, most_mentions=_most_mentions(records))
-    options |= {"training": training, "last_batch": last_batch, "with_keys": training}
-    return row_batches(records.rows, batches, parse, max_positions=MAX_BATCH_POSITIONS, **options)
+    return row_batches(
+        records.rows,
+        batches,
+        parse,
+        training=training,
+        seed=seed,
+        first_batch=first_batch,
+        last_batch=last_batch,
+        with_keys=training,
+        max_positions=MAX_BATCH_POSITIONS,
+    )
 
 
 def _most_mentions(records: Records) -> int:
-    """The mentions of the document that has the most."""
+    """Returns the largest number of mentions of a document."""
     starts = {MENTION_STARTS: Stored(NUMBER_DTYPE)}
     rows = records.rows
     examples = (read_example(row, starts) for row in rows.read(range(len(rows))))
@@ -87,7 +108,18 @@ def parse_documents(
     keys: tf.Tensor | None = None,
     most_mentions: int | None = None,
 ) -> tuple[dict, dict]:
-    """Tensors of B documents, padded to a width; with `most_mentions`, of the most in all sizes."""
+    """Parses documents to the tensors of `coreference_dataset`.
+
+    Args:
+        manifest: manifest of the records.
+        pad_id: id of [PAD].
+        max_segments: number of segments of a run; `None` for all segments.
+        serialized: string [B].
+        width: int32 [], T.
+        keys: keys of the random numbers that draw a run, uint64 [B].
+        most_mentions: largest number of mentions of all documents, if all batches are to have the
+            same shape; by default shapes are those that the batch needs.
+    """
     record = parse_examples(serialized, manifest.stored(), None)
     genres = tf.cast(record.pop(GENRE), tf.int32)
     lists = {
@@ -105,7 +137,7 @@ def parse_documents(
         lists[SPEAKERS],
         genres,
         pad_id=pad_id,
-        # A document no longer than a segment is one.
+        # A document that is shorter than a segment is one segment.
         segment_length=tf.minimum(width, manifest.sequence_length),
         num_segments=None if most_mentions is None else max_segments,
         width=width,
@@ -118,7 +150,7 @@ def parse_documents(
         default = 0 if name == MENTION_CLUSTERS else _NO_POSITION
         dense = lists[name].to_tensor(default)
         room = [[0, 0], [0, most + -most % multiple - tf.shape(dense)[1]]]
-        y[name] = tf.pad(dense, room, constant_values=default)  # [B, N]
+        y[name] = tf.pad(dense, room, constant_values=default)  # [B, M]
     static = serialized.shape[0]
     return tf.nest.map_structure(
         lambda values: tf.ensure_shape(values, [static, *values.shape[1:]]), (x, y)
@@ -128,30 +160,28 @@ def parse_documents(
 def _run_of_segments(
     lists: dict[str, tf.RaggedTensor], keys: tf.Tensor, max_segments: int
 ) -> dict[str, tf.RaggedTensor]:
-    """A random run of segments of each document, and the mentions that lie in it."""
+    """Draws a run of segments of each document, and keeps the mentions in it."""
     sizes = lists[SEGMENT_LENGTHS]
     counts = tf.cast(sizes.row_lengths(), tf.int64)  # [B]
     bits = random_bits(keys, Stream.SEGMENTS, tf.zeros([1], tf.int32))
     first = scale(high_fraction(bits), tf.maximum(counts - max_segments, 0) + 1)  # [B]
-    numbers = tf.ragged.range(sizes.row_lengths())
+    segments = tf.ragged.range(sizes.row_lengths())
     after = first[:, tf.newaxis] + max_segments
-    in_run = (numbers >= first[:, tf.newaxis]) & (numbers < after)
+    in_run = (segments >= first[:, tf.newaxis]) & (segments < after)
     zero = tf.zeros_like(sizes)
-    start = tf.reduce_sum(tf.where(numbers < first[:, tf.newaxis], sizes, zero), axis=1)[:, None]
+    start = tf.reduce_sum(tf.where(segments < first[:, tf.newaxis], sizes, zero), axis=1)[:, None]
     end = start + tf.reduce_sum(tf.where(in_run, sizes, zero), axis=1)[:, None]  # [B, 1]
     places = tf.cast(tf.ragged.range(lists[ROW_TOKEN_IDS].row_lengths()), tf.int32)
     is_inside = (places >= start) & (places < end)
-    mention_starts, mention_ends = lists[MENTION_STARTS], lists[MENTION_ENDS]
-    is_gold = (mention_starts >= start) & (mention_ends < end)
-    moved = {MENTION_STARTS, MENTION_ENDS}
-    taken = {}
+    is_kept = (lists[MENTION_STARTS] >= start) & (lists[MENTION_ENDS] < end)
+    kept = {}
     for name, values in lists.items():
         if name == SEGMENT_LENGTHS:
-            taken[name] = tf.ragged.boolean_mask(values, in_run)
-        elif name in (*moved, MENTION_CLUSTERS):
-            taken[name] = tf.ragged.boolean_mask(
-                values - start if name in moved else values, is_gold
-            )
+            kept[name] = tf.ragged.boolean_mask(values, in_run)
+        elif name == MENTION_CLUSTERS:
+            kept[name] = tf.ragged.boolean_mask(values, is_kept)
+        elif name in (MENTION_STARTS, MENTION_ENDS):
+            kept[name] = tf.ragged.boolean_mask(values - start, is_kept)
         else:
-            taken[name] = tf.ragged.boolean_mask(values, is_inside)
-    return taken
+            kept[name] = tf.ragged.boolean_mask(values, is_inside)
+    return kept

@@ -70,9 +70,9 @@ def read_documents(
     """
     if isinstance(patterns, str | os.PathLike):
         patterns = [patterns]
-    patterns = list(map(os.fspath, patterns))
+    names = [os.fspath(pattern) for pattern in patterns]
     documents: list[Document] = []
-    for path in (path for pattern in patterns for path in _files(pattern, follow_links)):
+    for path in (path for name in names for path in _files(name, follow_links)):
         text = read_text_file(path)
         if is_conll(text):
             documents += read_conll(path, text)
@@ -82,7 +82,7 @@ def read_documents(
             raise BadInputError(
                 f"{path}: is neither CoNLL (`#begin document …`) nor JSON lines with `doc_key`"
             )
-    _check_documents(", ".join(patterns), documents)
+    _check_documents(", ".join(names), documents)
     return documents
 
 
@@ -92,7 +92,9 @@ def _files(pattern: str, follow_links: bool) -> list[str]:
     if not found:
         raise BadInputError(f"{pattern}: no such file; quote patterns")
     if not (is_named or follow_links):
-        folder = os.path.dirname(_BEFORE_WILDCARD.match(pattern)[0]) or "."
+        before_wildcard = _BEFORE_WILDCARD.match(pattern)
+        assert before_wildcard is not None  # it matches an empty text, too
+        folder = os.path.dirname(before_wildcard[0]) or "."
         refuse_links([path for path in found if not is_inside(path, folder)], folder)
     files = []
     for path in found:
@@ -156,6 +158,7 @@ def _document(line: _Line, place: str, path: str) -> Document:
             if len(span) != 2 or not 0 <= span[0] <= span[1] < len(tokens):
                 raise BadInputError(f"{place}: {span} is no mention in {len(tokens)} tokens")
     speakers = ["" if name in _NO_SPEAKER else name for name in speakers] or [""] * len(tokens)
+    clusters: Sequence[Sequence[Sequence[int]]]
     if "subtoken_map" in line:
         words, starts, speakers, clusters = _words_of_pieces(line, tokens, speakers, place)
     else:

@@ -1,16 +1,15 @@
-"""From texts, or scored antecedents of documents, to clusters, in a graph; and to lists of spans.
+"""Finds the clusters of documents and of texts in a graph, for scores, exports and raw prediction.
 
-Predictions, the export and the predictor share it. B documents or N texts, K spans, or mentions of
-the text with the most.
+Dimensions: B documents, N texts; K spans of a document, or mentions of the text with the most.
 """
 
 from typing import NamedTuple
 
+import keras_hub
 import numpy as np
 import tensorflow as tf
 
 from spanbert_tf.data.documents import TextReader
-from spanbert_tf.models import SpanBertCoreferenceResolver
 from spanbert_tf.serving.exporting import Signatures
 from spanbert_tf.tasks.coreference.records import Clusters
 from spanbert_tf.tasks.graphs import clean_texts, text_specs
@@ -20,31 +19,36 @@ _NO_PLACE = -1
 
 
 class LinkedSpans(NamedTuple):
-    """The spans of documents by words, in the order of (start, end); int32 [B, K]."""
+    """The spans of documents as words, in the order of (start, end); int32 [B, K]."""
 
     first_words: tf.Tensor
     last_words: tf.Tensor  # inclusive
-    clusters: tf.Tensor  # from 0 in the order of first mentions; `NO_CLUSTER`: no mention
+    clusters: tf.Tensor  # numbered by their first mentions; `NO_CLUSTER`: the span is no mention
 
 
 def link_spans(
-    model: SpanBertCoreferenceResolver, x: dict[str, tf.Tensor], outputs: dict[str, tf.Tensor]
+    model: keras_hub.models.Task, x: dict[str, tf.Tensor], outputs: dict[str, tf.Tensor]
 ) -> LinkedSpans:
-    """The clusters that a model predicts.
+    """Finds the clusters that a model predicts.
 
-    Each span goes with its best antecedent, unless none is better; linked ones are a cluster. Of
-    spans of the same words, as there are without word boundaries, the first in a cluster counts.
+    Each span is linked to its best antecedent, unless having none scores higher; linked spans are a
+    cluster. A model without word boundaries can have several spans of the same words: only the
+    first of them that is in a cluster counts.
+
+    Args:
+        model: a `SpanBertCoreferenceResolver`.
+        x: `word_indices`, int32 [B, T], the index of the word at each position.
+        outputs: what the model returned for the documents.
     """
-    best = tf.argmax(outputs["scores"], axis=-1, output_type=tf.int32)  # [B, K]; 0: none
+    best = tf.argmax(outputs["scores"], axis=-1, output_type=tf.int32)  # [B, K]; 0: no antecedent
     antecedents = tf.gather(outputs["antecedents"], tf.maximum(best - 1, 0), batch_dims=2)
     is_span = outputs["is_span"] > 0
     own = tf.broadcast_to(tf.range(tf.shape(best)[1])[tf.newaxis], tf.shape(best))
     has_antecedent = (best > 0) & is_span
     roots = _roots(tf.where(has_antecedent, antecedents, own))
     words = x["word_indices"]
-    first, last = (
-        tf.gather(words, outputs[name], batch_dims=1) for name in ("span_starts", "span_ends")
-    )
+    first = tf.gather(words, outputs["span_starts"], batch_dims=1)
+    last = tf.gather(words, outputs["span_ends"], batch_dims=1)
     is_mention = is_span & (_count_by_root(roots, is_span) > 1)
     if model.singletons:
         is_mention |= is_span & (outputs["mention_scores"] > 0)
@@ -59,7 +63,7 @@ def link_spans(
 
 
 def clusters_of(first: np.ndarray, last: np.ndarray, numbers: np.ndarray) -> Clusters:
-    """The clusters of a document as lists of word spans."""
+    """Converts a document's row of `LinkedSpans` to lists of word spans."""
     clusters: Clusters = [[] for _ in range(int(numbers.max(initial=-1)) + 1)]
     for start, end, number in zip(first.tolist(), last.tolist(), numbers.tolist(), strict=True):
         if number != NO_CLUSTER:
@@ -68,7 +72,7 @@ def clusters_of(first: np.ndarray, last: np.ndarray, numbers: np.ndarray) -> Clu
 
 
 def _roots(parents: tf.Tensor) -> tf.Tensor:
-    """The first span that each is linked to, by way of others, int32 [B, K]."""
+    """Follows links to the first span of each cluster, int32 [B, K]."""
     (roots,) = tf.while_loop(
         lambda roots: tf.reduce_any(tf.gather(roots, roots, batch_dims=1) != roots),
         lambda roots: (tf.gather(roots, roots, batch_dims=1),),
@@ -79,13 +83,14 @@ def _roots(parents: tf.Tensor) -> tf.Tensor:
 
 
 def _flat_roots(roots: tf.Tensor) -> tuple[tf.Tensor, tf.Tensor]:
-    """Roots as numbers among all spans [B · K], and how many these are."""
-    batch, size = tf.unstack(tf.shape(roots))
-    return tf.reshape(roots + size * tf.range(batch)[:, tf.newaxis], [-1]), batch * size
+    """Returns roots as indices among all spans [B · K], and the number of all spans."""
+    num_documents, num_spans = tf.unstack(tf.shape(roots))
+    offsets = num_spans * tf.range(num_documents)[:, tf.newaxis]
+    return tf.reshape(roots + offsets, [-1]), num_documents * num_spans
 
 
 def _count_by_root(roots: tf.Tensor, is_counted: tf.Tensor) -> tf.Tensor:
-    """How many spans that count have the root of each, int32 [B, K]."""
+    """Counts for each span the counted spans with the same root, int32 [B, K]."""
     flat, total = _flat_roots(roots)
     ones = tf.cast(tf.reshape(is_counted, [-1]), tf.int32)
     counts = tf.math.unsorted_segment_sum(ones, flat, total)
@@ -93,7 +98,7 @@ def _count_by_root(roots: tf.Tensor, is_counted: tf.Tensor) -> tf.Tensor:
 
 
 def _numbered(roots: tf.Tensor, is_mention: tf.Tensor) -> tf.Tensor:
-    """Numbers of clusters in the order of their first mentions, int32 [B, K]."""
+    """Numbers the clusters in the order of their first mentions, int32 [B, K]."""
     flat, total = _flat_roots(roots)
     places = tf.range(total)
     mentioned = tf.where(tf.reshape(is_mention, [-1]), places, total)
@@ -108,10 +113,10 @@ class ResolveTexts(tf.Module):
     """The graph functions of the export.
 
     Args:
-        resolver: a model with its preprocessor.
+        resolver: a `SpanBertCoreferenceResolver` with its preprocessor.
     """
 
-    def __init__(self, resolver: SpanBertCoreferenceResolver) -> None:
+    def __init__(self, resolver: keras_hub.models.Task) -> None:
         super().__init__()
         self._model = resolver
         preprocessor = resolver.preprocessor
@@ -124,21 +129,21 @@ class ResolveTexts(tf.Module):
         )
 
     def resolve(self, text: tf.Tensor, speakers: tf.Tensor | None = None) -> dict[str, tf.Tensor]:
-        """The mentions of texts and their clusters.
+        """Finds the mentions of texts and their clusters.
 
         Args:
-            text: string [N], of any length; bytes that are no UTF-8 are replaced.
+            text: string [N], of any length; bytes that are not UTF-8 are replaced.
             speakers: string [N], see `TextReader`.
 
         Returns:
             `starts`, `ends`, `clusters`, int32 [N, K], and `mentions`, string [N, K].
         """
         num_texts = tf.shape(text)[0]
-        # The model needs a document: of no texts it gets an empty one, whose row is cut off below.
-        lacking = tf.fill([tf.cast(num_texts == 0, tf.int32)], "")
-        text = clean_texts(tf.concat([text, lacking], axis=0))
+        # The model needs a document: without texts it gets an empty one, whose row is cut off.
+        added = tf.fill([tf.cast(num_texts == 0, tf.int32)], "")
+        text = clean_texts(tf.concat([text, added], axis=0))
         if speakers is not None:
-            speakers = tf.concat([speakers, lacking], axis=0)
+            speakers = tf.concat([speakers, added], axis=0)
         documents = self._reader(text, speakers)
         x = documents.features
         linked = link_spans(self._model, x, self._model(x, training=False))
@@ -160,7 +165,7 @@ class ResolveTexts(tf.Module):
         return {name: values[:num_texts] for name, values in found.items()}
 
     def signatures(self) -> Signatures:
-        """Of texts, and of dialogues."""
+        """Returns a signature of texts, and one of dialogues."""
         text, speakers = text_specs("text", "speakers")
         return {
             "serving_default": (lambda text: self.resolve(text), [text]),

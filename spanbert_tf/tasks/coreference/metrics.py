@@ -50,11 +50,11 @@ class Counts(NamedTuple):
     precision_whole: float = 0.0
 
     def __add__(self, other: "Counts") -> "Counts":  # type: ignore[override]
-        """Those of both."""
+        """Returns the sums of both."""
         return Counts(*(a + b for a, b in zip(self, other, strict=True)))
 
     def percentages(self) -> tuple[float, float, float]:
-        """Recall, precision and F1 in percent, cut (not rounded) to two decimals."""
+        """Returns recall, precision and F1 in percent, cut (not rounded) to two decimals."""
         recall = self.recall_part / self.recall_whole if self.recall_whole else 0.0
         precision = self.precision_part / self.precision_whole if self.precision_whole else 0.0
         total = precision + recall
@@ -65,21 +65,32 @@ class Counts(NamedTuple):
 def score_document(
     key: Sequence[Cluster], response: Sequence[Cluster]
 ) -> tuple[dict[str, Counts], int]:
-    """The counts of one document for each metric, and how many repeats were left out.
+    """Scores one document.
 
-    A right mention counts at its first occurrence alone; repeats of wrong ones stay, as in the
+    A right mention counts only at its first occurrence; repeats of wrong mentions stay, as in the
     official scorer.
+
+    Args:
+        key: the gold clusters.
+        response: the predicted clusters.
+
+    Returns:
+        The counts for each metric, and the number of repeats that were left out.
     """
-    cluster_of = {mention: n for n, cluster in enumerate(key) for mention in cluster}
+    cluster_of: dict[Mention, int] = {}
+    for number, cluster in enumerate(key):
+        cluster_of |= dict.fromkeys(cluster, number)
     response, num_repeats = _without_repeats(response, cluster_of)
     shared = _shared_mentions(key, response, cluster_of)
-    num_right, found = int(shared.sum()), {mention for cluster in response for mention in cluster}
-    # Vilain et al., 1995: the links that clusters need at least.
+    num_right = int(shared.sum())
+    num_found = len(set().union(*response))
+    # Vilain et al., 1995: clusters need at least one link less than they have mentions.
     right_links = num_right - int(np.count_nonzero(shared))
-    links = [sum(len(cluster) - 1 for cluster in some if cluster) for some in (key, response)]
+    key_links = _num_links(key)
+    response_links = _num_links(response)
     counts = {
-        "mentions": Counts(num_right, len(cluster_of), num_right, len(found)),
-        "muc": Counts(right_links, links[0], right_links, links[1]),
+        "mentions": Counts(num_right, len(cluster_of), num_right, num_found),
+        "muc": Counts(right_links, key_links, right_links, response_links),
         "bcub": _b_cubed(key, response, cluster_of),
         "ceafm": _ceaf(shared, sum(map(len, key)), sum(map(len, response))),
         "ceafe": _ceaf(_dice(shared, key, response), len(key), len(response)),
@@ -87,20 +98,28 @@ def score_document(
     return counts, num_repeats
 
 
+def _num_links(clusters: Sequence[Cluster]) -> int:
+    """Returns how many links connect the mentions of clusters."""
+    return sum(len(cluster) - 1 for cluster in clusters if cluster)
+
+
 def average_f1(counts: Mapping[str, Counts]) -> float:
-    """CoNLL's score: the mean of the three cut F1 of MUC, B³ and CEAF-e."""
+    """Returns CoNLL's score: the mean of the three cut F1 of MUC, B³ and CEAF-e."""
     return sum(counts[name].percentages()[2] for name in _AVERAGED) / len(_AVERAGED)
 
 
 def _cut(ratio: float) -> float:
+    """Returns a ratio in percent, cut to two decimals."""
     return math.floor(ratio * 10000) / 100
 
 
 def _without_repeats(
     response: Sequence[Cluster], cluster_of: Mapping[Mention, int]
 ) -> tuple[list[list[Mention]], int]:
+    """Removes repeats of right mentions, and counts them."""
     seen: set[Mention] = set()
-    kept, num_repeats = [], 0
+    kept: list[list[Mention]] = []
+    num_repeats = 0
     for cluster in response:
         mentions = []
         for mention in cluster:
@@ -118,10 +137,13 @@ def _without_repeats(
 def _b_cubed(
     key: Sequence[Cluster], response: Sequence[Cluster], cluster_of: Mapping[Mention, int]
 ) -> Counts:
-    """Bagga and Baldwin, 1998: of each mention's cluster, how much is right."""
-    recall = precision = 0.0
+    """Computes B³ (Bagga and Baldwin, 1998): how much of each mention's cluster is right."""
+    recall = 0.0
+    precision = 0.0
     for cluster in response:
-        found = collections.Counter(cluster_of[m] for m in cluster if m in cluster_of)
+        found = collections.Counter(
+            cluster_of[mention] for mention in cluster if mention in cluster_of
+        )
         for number, size in found.items():
             recall += size * size / len(key[number])
             precision += size * size / len(cluster)
@@ -131,7 +153,7 @@ def _b_cubed(
 def _shared_mentions(
     key: Sequence[Cluster], response: Sequence[Cluster], cluster_of: Mapping[Mention, int]
 ) -> np.ndarray:
-    """How many mentions each two clusters share, float [key, response]."""
+    """Counts the mentions that each two clusters share, float [key, response]."""
     shared = np.zeros([len(key), len(response)])
     for number, cluster in enumerate(response):
         for mention in cluster:
@@ -141,42 +163,53 @@ def _shared_mentions(
 
 
 def _dice(shared: np.ndarray, key: Sequence[Cluster], response: Sequence[Cluster]) -> np.ndarray:
-    """Twice the shared mentions by the mentions of both, float [key, response]."""
-    sizes = [np.array(list(map(len, clusters)), float) for clusters in (key, response)]
-    both = sizes[0][:, np.newaxis] + sizes[1][np.newaxis]
+    """Divides twice the shared mentions by the mentions of both, float [key, response]."""
+    key_sizes = np.array([len(cluster) for cluster in key], float)
+    response_sizes = np.array([len(cluster) for cluster in response], float)
+    both = key_sizes[:, np.newaxis] + response_sizes[np.newaxis]
     return 2 * shared / np.maximum(both, 1)
 
 
 def _ceaf(similarity: np.ndarray, whole_of_key: int, whole_of_response: int) -> Counts:
-    """Luo, 2005: the best one-to-one alignment of the clusters."""
-    from scipy.optimize import linear_sum_assignment  # takes a while, and one metric needs it
+    """Computes CEAF (Luo, 2005): the similarity of the best one-to-one alignment of clusters."""
+    from scipy.optimize import linear_sum_assignment  # takes time to import
 
     rows, columns = linear_sum_assignment(similarity, maximize=True)
-    # Added in the order of the key, as the official scorer does: the last digit can depend on it.
+    # Added in the order of the key, as in the official scorer: the last digit can depend on it.
     best = float(sum(similarity[rows, columns].tolist()))
     return Counts(best, whole_of_key, best, whole_of_response)
 
 
 class Score(NamedTuple):
-    """The score of some documents."""
+    """The score of some documents.
 
-    counts: dict[str, Counts]  # of each metric, added up over the documents
-    num_repeats: int  # right mentions that a response has again and again, and which count once
-    is_paired_by_order: bool = False  # for documents without names
+    Attributes:
+        counts: metric → counts, added up over the documents.
+        num_repeats: number of repeats of right mentions in the response. They are not counted.
+        is_paired_by_order: whether documents have no names and were paired by their order.
+    """
+
+    counts: dict[str, Counts]
+    num_repeats: int
+    is_paired_by_order: bool = False
 
     def as_dict(self) -> dict[str, float]:
-        """In percent: `average_f1`, and recall, precision and F1 of each metric."""
+        """Returns, in percent, `average_f1`, and recall, precision and F1 of each metric."""
         values = {"average_f1": average_f1(self.counts)}
         for name in METRICS:
-            measures = zip(
-                ("recall", "precision", "f1"), self.counts[name].percentages(), strict=True
-            )
-            values |= {f"{name}_{measure}": percent for measure, percent in measures}
+            recall, precision, f1 = self.counts[name].percentages()
+            values[f"{name}_recall"] = recall
+            values[f"{name}_precision"] = precision
+            values[f"{name}_f1"] = f1
         return values
 
 
 def score_documents(pairs: Iterable[tuple[Clusters, Clusters]]) -> Score:
-    """The score of documents."""
+    """Scores documents.
+
+    Args:
+        pairs: gold and predicted clusters of each document.
+    """
     totals = dict.fromkeys(METRICS, Counts())
     num_repeats = 0
     for key, response in pairs:
@@ -187,6 +220,8 @@ def score_documents(pairs: Iterable[tuple[Clusters, Clusters]]) -> Score:
 
 
 class _Document(NamedTuple):
+    """A document of a CoNLL file."""
+
     name: str | None
     line: int  # in its file, from 1
     num_words: int
@@ -194,25 +229,29 @@ class _Document(NamedTuple):
 
 
 def read_clusters(path: str) -> list[_Document]:
-    """The documents of a CoNLL file with their clusters, which its last column tells.
+    """Reads the documents of a CoNLL file with their clusters, from its last column.
 
-    However a file spells a name: `(NAME); part 000` is `(NAME); part 0`, and GUM's bare `NAME`.
+    All spellings of a name are the same: `(NAME); part 000`, `(NAME); part 0` and GUM's `NAME`.
     """
     documents: list[_Document] = []
     names: set[str] = set()
     begun: Callable[[int, Clusters], _Document] | None = None
-    column, word = ClusterColumn(path), 0
+    column = ClusterColumn(path)
+    word = 0
     for number, line in enumerate(read_text_file(path).split("\n"), start=1):
         if line.startswith("#"):
             if begun is not None:
                 documents.append(begun(word, column.clusters()))
-            begin, begun = read_header(line), None
-            column, word = ClusterColumn(f"{path}: {line.strip()}"), 0
+            begin = read_header(line)
+            begun = None
+            column = ClusterColumn(f"{path}: {line.strip()}")
+            word = 0
             if begin:
                 name = _name(begin)
                 if name in names:
                     raise BadInputError(f"{path}: line {number}: document {name!r} is there twice")
-                names |= {name} if name else set()
+                if name:
+                    names.add(name)
                 begun = functools.partial(_Document, name, number)
         elif line.strip():
             if begun is None:
@@ -226,20 +265,28 @@ def read_clusters(path: str) -> list[_Document]:
     return documents
 
 
-def _name(begin: tuple[str | None, ...]) -> str | None:
-    """`None` for GUM's `# begin document`, which names nothing."""
+def _name(begin: tuple[str | None, str | None, str | None]) -> str | None:
+    """Returns the title of a document; `None` for GUM's `# begin document` without a name."""
     name, part, bare = begin
-    if not part and not bare:
-        return None
-    return document_title(name if part else bare, int(part or 0))
+    if part:
+        return document_title(name or "", int(part))
+    return document_title(bare, 0) if bare else None
 
 
 def score_files(key: str, response: str) -> Score:
-    """The score of a file of predictions; documents that are not in the key do not count.
+    """Scores a file of predictions. Documents that are not in the key do not count.
 
-    Where documents of a file have no names, as GUM's, both files' are paired by their order.
+    If a document of either file has no name, as in GUM, all documents are paired by their order.
+
+    Args:
+        key: path of the gold file.
+        response: path of the file of predictions.
+
+    Raises:
+        BadInputError: a file cannot be used, or their documents do not fit each other.
     """
-    keys, responses = read_clusters(key), read_clusters(response)
+    keys = read_clusters(key)
+    responses = read_clusters(response)
     if any(document.name is None for document in (*keys, *responses)):
         _check_order(key, keys, response, responses)
         pairs = zip(keys, responses, strict=True)
@@ -254,7 +301,7 @@ def score_files(key: str, response: str) -> Score:
 def _check_order(
     key: str, keys: Sequence[_Document], response: str, responses: Sequence[_Document]
 ) -> None:
-    """Refuses documents that cannot be those at the same places of the other file."""
+    """Checks that documents can be those at the same places of the other file."""
     if len(keys) != len(responses):
         raise BadInputError(
             f"{response}: holds {len(responses)} documents, and {key} {len(keys)}; some have no "
@@ -276,7 +323,7 @@ def _check_order(
 
 
 def describe_score(score: Score) -> str:
-    """A table for people, and what they should know of it."""
+    """Formats a score as a table, with notes on repeats and on documents without names."""
     lines = [f"{'':28}{'recall':>9}{'precision':>11}{'F1':>9}"]
     for name, title in TITLES.items():
         recall, precision, f1 = score.counts[name].percentages()
@@ -293,16 +340,16 @@ def describe_score(score: Score) -> str:
 
 
 def link_equal_strings(documents: Iterable[DocumentLine]) -> list[Clusters]:
-    """Links what is written alike, whatever its case: the baseline, without any training.
+    """Links mentions that are written the same, ignoring case. This is the untrained baseline.
 
-    Mentions are names, that is runs of capitalised words as long as can be (the first word of a
-    sentence only where the text has it capitalised elsewhere, too); a determiner with the word
-    after it; and pronouns.
+    Mentions are names, which are runs of capitalised words (the first word of a sentence only if
+    the text also has it capitalised elsewhere); a determiner with the word after it; and pronouns.
     """
     return [_links(line) for line in documents]
 
 
 def _links(line: DocumentLine) -> Clusters:
+    """Returns the clusters of mentions of a document that are written the same."""
     words = line["words"]
     clusters = collections.defaultdict(list)
     for start, end in _mentions_alike(words, set(line["sentence_starts"])):
@@ -311,7 +358,8 @@ def _links(line: DocumentLine) -> Clusters:
 
 
 def _mentions_alike(words: list[str], sentence_starts: set[int]) -> list[Span]:
-    inside = {word for n, word in enumerate(words) if n not in sentence_starts}
+    """Returns the mentions of the baseline in a document."""
+    inside = {word for index, word in enumerate(words) if index not in sentence_starts}
 
     def is_name(number: int) -> bool:
         word = words[number]
@@ -331,7 +379,9 @@ def _mentions_alike(words: list[str], sentence_starts: set[int]) -> list[Span]:
             found.append((number, number))
         elif word.lower() in _DETERMINERS and number + 1 < len(words):
             found.append((number, number + 1))
-    return found if start is None else [*found, (start, len(words) - 1)]
+    if start is not None:
+        found.append((start, len(words) - 1))
+    return found
 
 
 @click.command()
@@ -344,6 +394,7 @@ def main(key: str, response: str) -> None:
 
 
 def _run(arguments: Sequence[str]) -> None:
+    """Runs the command with some arguments."""
     run_command(main, "python -m spanbert_tf.tasks.coreference.metrics", arguments)
 
 

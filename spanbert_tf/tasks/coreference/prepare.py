@@ -1,4 +1,6 @@
-"""`spanbert-tf prepare coreference`."""
+"""`spanbert-tf prepare coreference`. Other modules are imported when used."""
+
+from typing import Any
 
 import click
 
@@ -35,7 +37,7 @@ from spanbert_tf.command_line import (
     type=click.IntRange(min=1),
     default=30,
     show_default=True,
-    help="Limit of the model to train; longer mentions are counted.",
+    help="Limit of the model that is trained; longer mentions are counted.",
 )
 @click.option(
     "--max-training-segments",
@@ -44,7 +46,7 @@ from spanbert_tf.command_line import (
 )
 @overwrite_option
 def prepare_coreference(
-    patterns: tuple[str, ...], follow_links: bool, output: str, **options: object
+    patterns: tuple[str, ...], follow_links: bool, output: str, **options: Any
 ) -> None:
     """Write records of documents with coreferent mentions, one a document."""
     from spanbert_tf.tasks.coreference.files import read_documents

@@ -23,17 +23,21 @@ DOCUMENTS_FILE = "documents.jsonl"
 Span = tuple[int, int]  # first and last word, inclusive
 Clusters = list[list[Span]]
 
-# Features of a document, beside `token_ids`: lists of little-endian unsigned integers, one for each
-# position, special tokens counted.
-SENTENCES, WORDS, SPEAKERS = "sentence_indices", "word_indices", "speaker_ids"
+# Features of a document, besides `token_ids`: lists of little-endian unsigned integers, one number
+# for each position, including special tokens.
+SENTENCES = "sentence_indices"
+WORDS = "word_indices"
+SPEAKERS = "speaker_ids"
 IS_SPECIAL = "is_special"
 SEGMENT_LENGTHS = "segment_lengths"  # one for each segment
-MENTION_STARTS, MENTION_ENDS = "mention_starts", "mention_ends"  # positions, ends inclusive
+MENTION_STARTS = "mention_starts"  # positions
+MENTION_ENDS = "mention_ends"  # positions, inclusive
 MENTION_CLUSTERS = "mention_clusters"  # from 1
 GENRE = "genre"  # int64
-NUMBER_DTYPE, FLAG_DTYPE = "uint32", "uint8"
+NUMBER_DTYPE = "uint32"
+FLAG_DTYPE = "uint8"
 
-# Original `independent.py`; any other genre counts as the first.
+# The genres of the original `independent.py`. Any other genre counts as the first.
 GENRES = ("bc", "bn", "mz", "nw", "pt", "tc", "wb")
 
 
@@ -52,12 +56,12 @@ class DocumentDataConfig(RowsConfig):
 
     @property
     def num_training_segments(self) -> int:
-        """`max_training_segments`, or the number of the original."""
+        """`max_training_segments`, or the number of the original code."""
         return self.max_training_segments or default_training_segments(self.sequence_length)
 
     @property
     def num_positions(self) -> int:
-        """Those of all segments that are trained at once."""
+        """Number of positions of all segments that are trained at once."""
         return self.num_training_segments * self.sequence_length
 
 
@@ -115,7 +119,7 @@ class CoreferenceManifest(TaskManifest):
     max_training_segments: Annotated[int, Gt(0), Lt(2**31)]
 
     def stored(self) -> dict[str, Stored]:
-        """The features of a document. It has no packed row, but positions of all its segments."""
+        """Returns the features of a document, for the positions of all its segments."""
         flags = Stored(FLAG_DTYPE, like=ROW_TOKEN_IDS)
         numbers = Stored(NUMBER_DTYPE, like=ROW_TOKEN_IDS, below=2**31)  # read as int32
         mentions = Stored(NUMBER_DTYPE, like=MENTION_STARTS, below=ROW_TOKEN_IDS)
@@ -136,11 +140,11 @@ class CoreferenceManifest(TaskManifest):
 
     @classmethod
     def planned_fields(cls, data: DocumentDataConfig) -> dict[str, Any]:
-        """As many segments at once as the configuration says, or as the original trains."""
+        """Returns the number of segments of the configuration, or of the original code."""
         return {"max_training_segments": data.num_training_segments}
 
     def describe_rows(self) -> str:
-        """With the number of segments that are trained at once."""
+        """Describes the segments, and how many are trained at once."""
         return (
             f"coreference in segments of up to {self.sequence_length}, "
             f"{self.max_training_segments} trained at once"
@@ -148,12 +152,12 @@ class CoreferenceManifest(TaskManifest):
 
     @property
     def shipped_config(self) -> str:
-        """The shipped configuration for these records."""
+        """Name of the shipped configuration for these records."""
         return "coreference_spanbert_base"
 
     @property
     def num_training_rows(self) -> int:
-        """The number of documents to train on: none if no clusters are known."""
+        """Number of documents to train on: 0 if no clusters are known."""
         return self.num_rows if self.is_labelled else 0
 
     @property
@@ -162,12 +166,20 @@ class CoreferenceManifest(TaskManifest):
         return self.counts.get("mentions", 1) > 0
 
 
+def gold_clusters(line: DocumentLine) -> Clusters:
+    """Returns the clusters of a line, with spans as tuples."""
+    return [[(start, end) for start, end in spans] for spans in line["clusters"]]
+
+
 def default_training_segments(sequence_length: int) -> int:
-    """The number in the original `experiments.conf` for a length, or one for as much text."""
+    """Returns the number of segments that are trained at once, by their length.
+
+    It is that of the original `experiments.conf`; for other lengths, the number with as much text.
+    """
     return {128: 11, 256: 5, 384: 3, 512: 3}.get(sequence_length, max(3, 1408 // sequence_length))
 
 
 def genre_id(name: str) -> int:
-    """The number of a document's genre, which the first two letters of its name tell."""
+    """Returns the index of a document's genre; the first two letters of its name are the genre."""
     genre = name[:2]
     return GENRES.index(genre) if genre in GENRES else 0

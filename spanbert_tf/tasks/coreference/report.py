@@ -10,7 +10,13 @@ import markupsafe
 
 from spanbert_tf.tasks.coreference.files import PRONOUNS, mention_borders
 from spanbert_tf.tasks.coreference.metrics import TITLES, score_documents
-from spanbert_tf.tasks.coreference.records import DOCUMENTS_FILE, Clusters, DocumentLine, Span
+from spanbert_tf.tasks.coreference.records import (
+    DOCUMENTS_FILE,
+    Clusters,
+    DocumentLine,
+    Span,
+    gold_clusters,
+)
 from spanbert_tf.tasks.report import ClassScore, ClassScores, Table, class_table, render_page
 from spanbert_tf.tasks.task import Outcome
 
@@ -19,8 +25,8 @@ _FILTERS = {
     "missed": "with missed links or mentions",
     "wrong": "with wrong links or mentions",
 }
-_OFF = "\u2260"  # marks a mention that the other side does not have in the cluster of that number
-_GOLDEN_ANGLE = 0.618034  # so that neighbouring numbers have very different colours
+_OFF = "\u2260"  # marks a mention that is not in the cluster of that number on the other side
+_GOLDEN_ANGLE = 0.618034  # gives neighbouring numbers very different colours
 _MAX_SHOWN = 60  # largest number of links of each kind that are shown
 
 
@@ -33,12 +39,20 @@ def report_page(title: str, outcome: Outcome, scores: Mapping[str, float]) -> st
         for name, value in scores.items()
         if name.endswith("_f1")
     )
-    options = {"unit": "document", "by": outcome.by, "tables": tables(outcome)}
-    return render_page(_TEMPLATE, title, records, _FILTERS, scores=shown, **options)
+    return render_page(
+        _TEMPLATE,
+        title,
+        records,
+        _FILTERS,
+        unit="document",
+        by=outcome.by,
+        tables=tables(outcome),
+        scores=shown,
+    )
 
 
 def tables(outcome: Outcome) -> list[Table]:
-    """The official metrics, and the scores of links from pronouns and from other mentions."""
+    """Returns tables of the official metrics, and of links from pronouns and other mentions."""
     score = score_documents(zip(outcome.gold, outcome.predicted, strict=True))
     rows = []
     for name, shown in TITLES.items():
@@ -50,27 +64,33 @@ def tables(outcome: Outcome) -> list[Table]:
 
 
 def _link_scores(outcome: Outcome) -> ClassScores:
-    """The scores of links from pronouns, from other mentions, and of all links."""
-    counts = {name: collections.Counter() for name in ("of pronouns", "of others", "all links")}
+    """Computes the scores of links from pronouns, from other mentions, and of all links."""
+    counts: dict[str, collections.Counter[str]] = {
+        "of pronouns": collections.Counter(),
+        "of others": collections.Counter(),
+        "all links": collections.Counter(),
+    }
     lines = outcome.records.lines(DOCUMENTS_FILE)
     for line, gold, predicted in zip(lines, outcome.gold, outcome.predicted, strict=True):
-        of_documents = {
+        kinds = {
             "gold": links(gold, []),
             "missed": links(gold, predicted),
             "predicted": links(predicted, []),
             "wrong": links(predicted, gold),
         }
-        for what, pairs in of_documents.items():
+        for kind, pairs in kinds.items():
             for _, (start, end) in pairs:
                 is_pronoun = start == end and line["words"][start].lower() in PRONOUNS
-                counts["of pronouns" if is_pronoun else "of others"][what] += 1
-                counts["all links"][what] += 1
-    *parts, whole = (_link_score(name, count) for name, count in counts.items())
+                counts["of pronouns" if is_pronoun else "of others"][kind] += 1
+                counts["all links"][kind] += 1
+    *parts, whole = [_link_score(name, count) for name, count in counts.items()]
     return ClassScores(parts, [whole])
 
 
 def _link_score(name: str, counts: Mapping[str, int]) -> ClassScore:
-    num_gold, num_predicted = counts["gold"], counts["predicted"]
+    """Computes the scores of links from the numbers of gold, missed, predicted and wrong ones."""
+    num_gold = counts["gold"]
+    num_predicted = counts["predicted"]
     recall = 100 * (num_gold - counts["missed"]) / num_gold if num_gold else 0.0
     precision = 100 * (num_predicted - counts["wrong"]) / num_predicted if num_predicted else 0.0
     total = precision + recall
@@ -78,8 +98,10 @@ def _link_score(name: str, counts: Mapping[str, int]) -> ClassScore:
     return ClassScore(name, precision, recall, f1, num_gold)
 
 
-def links(clusters: Sequence[Sequence[Span]], others: Sequence[Sequence[Span]]) -> list[tuple]:
-    """The links that one set of clusters has and another has not.
+def links(
+    clusters: Sequence[Sequence[Span]], others: Sequence[Sequence[Span]]
+) -> list[tuple[Span, Span]]:
+    """Returns the links that one set of clusters has and another does not have.
 
     A link goes from each mention to the one before it in its cluster.
 
@@ -90,30 +112,30 @@ def links(clusters: Sequence[Sequence[Span]], others: Sequence[Sequence[Span]]) 
     Returns:
         Pairs of spans.
     """
-    cluster_of = {}
+    cluster_of: dict[Span, int] = {}
     for number, spans in enumerate(others):
-        for span in spans:
-            cluster_of[tuple(span)] = number
+        cluster_of |= dict.fromkeys(spans, number)
     found = []
     for spans in clusters:
-        for first, second in itertools.pairwise(sorted(map(tuple, spans))):
+        for first, second in itertools.pairwise(sorted(spans)):
             if first not in cluster_of or cluster_of[first] != cluster_of.get(second):
                 found.append((first, second))
     return found
 
 
 def _record(line: DocumentLine, predicted: Clusters) -> dict:
-    gold = [[tuple(span) for span in spans] for spans in line["clusters"]]
+    """Returns what the report shows of a document with its gold and its predicted clusters."""
+    gold = gold_clusters(line)
     missed = links(gold, predicted)
     wrong = links(predicted, gold)
     score = None  # for a document without gold and predicted clusters
     if gold or predicted:
         score = score_documents([(gold, predicted)]).as_dict()["average_f1"]
     numbers = cluster_numbers(gold, predicted)
-    of_gold = _numbers_of_spans(gold, range(len(gold)))
-    of_predicted = _numbers_of_spans(predicted, numbers)
-    gold_mentions = {span for _, span in of_gold}
-    predicted_mentions = {span for _, span in of_predicted}
+    numbered_gold = _numbered_spans(gold, range(len(gold)))
+    numbered_predicted = _numbered_spans(predicted, numbers)
+    gold_mentions = {span for _, span in numbered_gold}
+    predicted_mentions = {span for _, span in numbered_predicted}
     kinds = []
     # A cluster of one mention has no links, so the mentions are compared as well.
     if missed or gold_mentions - predicted_mentions:
@@ -125,8 +147,8 @@ def _record(line: DocumentLine, predicted: Clusters) -> dict:
         "error": 101 - (score or 0) if kinds else 0,
         "name": f"{line['name']}, part {line['part']}",
         "score": score,
-        "gold": _marked(line, gold, range(len(gold)), of_predicted, "gold"),
-        "predicted": _marked(line, predicted, numbers, of_gold, "model"),
+        "gold": _marked(line, gold, range(len(gold)), numbered_predicted, "gold"),
+        "predicted": _marked(line, predicted, numbers, numbered_gold, "model"),
         "missed": [_link(line, pair) for pair in missed[:_MAX_SHOWN]],
         "wrong": [_link(line, pair) for pair in wrong[:_MAX_SHOWN]],
         "num_missed": len(missed),
@@ -135,7 +157,8 @@ def _record(line: DocumentLine, predicted: Clusters) -> dict:
 
 
 def _link(line: DocumentLine, pair: tuple[Span, Span]) -> str:
-    first, second = (" ".join(line["words"][start : end + 1]) for start, end in pair)
+    """Formats a link as the texts of its mentions."""
+    first, second = [" ".join(line["words"][start : end + 1]) for start, end in pair]
     return f"{second} → {first}"
 
 
@@ -145,23 +168,30 @@ def cluster_numbers(gold: Clusters, predicted: Clusters) -> list[int]:
     Each gold cluster gives its number to one predicted cluster, the one that shares most mentions.
     All other predicted clusters get new numbers.
     """
-    shared = collections.Counter(
-        (one, other)
-        for one, spans in enumerate(gold)
-        for other, others in enumerate(predicted)
-        for _ in set(map(tuple, spans)) & set(map(tuple, others))
-    )
-    numbers: dict[int, int] = {}
-    for (one, other), _ in sorted(shared.items(), key=lambda item: (-item[1], item[0])):
-        if other not in numbers and one not in numbers.values():
-            numbers[other] = one
-    own = itertools.count(len(gold))
-    return [numbers[n] if n in numbers else next(own) for n in range(len(predicted))]
+    num_shared: dict[tuple[int, int], int] = {}  # (gold, predicted) → shared mentions
+    for gold_index, spans in enumerate(gold):
+        for predicted_index, others in enumerate(predicted):
+            shared = set(spans) & set(others)
+            if shared:
+                num_shared[gold_index, predicted_index] = len(shared)
+    numbers: dict[int, int] = {}  # predicted → gold
+    most_first = sorted(num_shared.items(), key=lambda item: (-item[1], item[0]))
+    for (gold_index, predicted_index), _ in most_first:
+        if predicted_index not in numbers and gold_index not in numbers.values():
+            numbers[predicted_index] = gold_index
+    new_numbers = itertools.count(len(gold))
+    found = []
+    for index in range(len(predicted)):
+        found.append(numbers[index] if index in numbers else next(new_numbers))
+    return found
 
 
-def _numbers_of_spans(clusters: Clusters, numbers: Sequence[int]) -> set[tuple[int, Span]]:
-    pairs = zip(numbers, clusters, strict=True)
-    return {(number, tuple(span)) for number, spans in pairs for span in spans}
+def _numbered_spans(clusters: Clusters, numbers: Sequence[int]) -> set[tuple[int, Span]]:
+    """Returns the spans of clusters, each with the number of its cluster."""
+    found: set[tuple[int, Span]] = set()
+    for number, spans in zip(numbers, clusters, strict=True):
+        found.update((number, span) for span in spans)
+    return found
 
 
 def _marked(
@@ -177,7 +207,7 @@ def _marked(
         line: the document.
         clusters: clusters of its mentions.
         numbers: the number of each cluster.
-        others: numbers and spans of the other side; mentions that it lacks get a sign.
+        others: numbers and spans of the other side. Mentions that are not there get a sign.
         side: class of these mentions in the page, `"gold"` or `"model"`.
     """
     begun, ended = mention_borders(clusters)
@@ -198,5 +228,6 @@ def _marked(
 
 
 def _colour(number: int) -> str:
+    """Returns the colour of a cluster in CSS."""
     red, green, blue = colorsys.hls_to_rgb(number * _GOLDEN_ANGLE % 1, 0.82, 0.7)
     return f"#{round(red * 255):02x}{round(green * 255):02x}{round(blue * 255):02x}"

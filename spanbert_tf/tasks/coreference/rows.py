@@ -7,7 +7,7 @@ pieces everywhere. The graph of `data.documents`, which exports call too, cuts s
 import functools
 import itertools
 from collections.abc import Iterator, Sequence
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import numpy as np
 import tensorflow as tf
@@ -36,6 +36,7 @@ from spanbert_tf.tasks.coreference.records import (
     default_training_segments,
     genre_id,
 )
+from spanbert_tf.tasks.graphs import string_tensor
 from spanbert_tf.tasks.preparation import Row, RowMaker, write_task_records
 from spanbert_tf.terminal import show_progress
 from spanbert_tf.text.tokenization import TextTokenizer, TokenizedText, WordPieceTokenizer
@@ -58,6 +59,20 @@ _LOST = {
     "words_without_pieces": "words have no word piece (control characters, for example)",
     "singletons": "clusters have one mention; OntoNotes has none, and predictions have none",
 }
+_COUNTS = (
+    "words",
+    "sentences",
+    "segments",
+    "clusters",
+    "mentions",
+    "singletons",
+    "mentions_too_long",
+    "mentions_across_sentences",
+    "mentions_without_pieces",
+    "words_without_pieces",
+    "documents_without_clusters",
+    "documents_with_speakers",
+)
 
 
 class DocumentPieces(NamedTuple):
@@ -87,11 +102,11 @@ class DocumentTokenizer:
         self._tokenizer = WordPieceTokenizer.shared(vocabulary, casing)
 
     def __call__(self, documents: Sequence[Document]) -> DocumentPieces:
-        """The word pieces of documents, each of which has words."""
-        words = [
-            word.encode("utf-8", "replace") for document in documents for word in document.words
-        ]
-        ids = self._tokenizer.tokenize(tf.constant(words))  # ragged [words of all, pieces]
+        """Splits documents into word pieces; each has at least one word."""
+        words = string_tensor(
+            list(itertools.chain.from_iterable(document.words for document in documents))
+        )
+        ids = self._tokenizer.tokenize(words)  # ragged [words of all documents, pieces]
         word_counts = [len(document.words) for document in documents]
         sentence_starts = self._sentence_starts(documents)
         word_indices = [np.arange(count) for count in word_counts]
@@ -173,16 +188,33 @@ def write_documents(
     sequence_length: int,
     max_span_width: int,
     max_training_segments: int | None = None,
-    **options: object,
+    **options: Any,
 ) -> CoreferenceManifest:
-    """Writes the records of documents in their order; `options` as for `write_task_records`."""
-    at_once = max_training_segments or default_training_segments(sequence_length)
-    maker = DocumentRows(documents, max_span_width, at_once)
+    """Writes the records of documents in their order, completely or not at all.
+
+    Args:
+        documents: the documents.
+        output: directory that is new or empty.
+        sequence_length: number of positions of a segment.
+        max_span_width: largest number of pieces of a mention that the model predicts; longer ones
+            are counted.
+        max_training_segments: number of segments of a document that are trained at once; by default
+            that of the original code.
+        **options: as for `write_task_records`.
+
+    Returns:
+        The manifest.
+
+    Raises:
+        BadInputError: a word is longer than a segment, or the output exists or cannot be written.
+    """
+    num_segments = max_training_segments or default_training_segments(sequence_length)
+    maker = DocumentRows(documents, max_span_width, num_segments)
     return write_task_records(maker, output, sequence_length=sequence_length, **options)
 
 
-class DocumentRows(RowMaker):
-    """Makes the rows of documents, and counts what is lost."""
+class DocumentRows(RowMaker[CoreferenceManifest]):
+    """Makes the rows of documents, and counts lost mentions and words."""
 
     manifest_class = CoreferenceManifest
     title = "coreference records"
@@ -194,12 +226,7 @@ class DocumentRows(RowMaker):
         self._documents = [document for document in documents if document.words]
         self._max_span_width = max_span_width
         self._max_training_segments = max_training_segments
-        names = (
-            *("words", "sentences", "segments", "clusters", "mentions", "singletons"),
-            *("mentions_too_long", "mentions_across_sentences", "mentions_without_pieces"),
-            *("words_without_pieces", "documents_without_clusters", "documents_with_speakers"),
-        )
-        self.counts.update(dict.fromkeys(names, 0))
+        self.counts.update(dict.fromkeys(_COUNTS, 0))
 
     def rows(self, pieces: Sequence[str], casing: Casing, sequence_length: int) -> Iterator[Row]:
         """Yields a row for each document.
@@ -211,6 +238,9 @@ class DocumentRows(RowMaker):
         yield from show_progress(made, len(self._documents), "documents")
 
     def _made(self, pieces: Sequence[str], casing: Casing, sequence_length: int) -> Iterator[Row]:
+        """Yields the rows, without a progress bar."""
+        lines: list[DocumentLine] = []
+        self.lines[DOCUMENTS_FILE] = lines
         tokenize = DocumentTokenizer(pieces, casing)
         special = SpecialTokenIds.from_vocabulary(pieces)
         for first in range(0, len(self._documents), _DOCUMENTS_AT_ONCE):
@@ -223,27 +253,29 @@ class DocumentRows(RowMaker):
                 documents, rows, tokenized.sentence_starts, tokenized.word_sizes, strict=True
             ):
                 self._count(document, len(sentence_starts), sizes, row)
-                self.lines[DOCUMENTS_FILE].append(_document_line(document, sentence_starts))
+                lines.append(_document_line(document, sentence_starts))
                 yield self._row(document, row)
 
     def described(self) -> dict[str, int]:
-        """The number of segments that are trained at once."""
+        """Returns the number of segments that are trained at once."""
         return {"max_training_segments": self._max_training_segments}
 
     def summary(self, manifest: CoreferenceManifest, seconds: float) -> Iterator[str]:
-        """The numbers of documents and mentions, and of what was lost."""
+        """Yields the numbers of documents and mentions, and of lost mentions and words."""
         yield ", ".join(f"{manifest.counts[name]:,} {title}" for title, name in _SHOWN)
         for name, meaning in _LOST.items():
             if manifest.counts[name]:
                 yield f"  {manifest.counts[name]:,} {meaning.format(width=self._max_span_width)}"
 
     def _row(self, document: Document, row: SegmentedDocuments) -> Row:
+        """Returns the row of a document."""
         is_special = row.pieces == NO_PIECE
         starts, ends, clusters = self._mentions(document, row, ~is_special)
         names = [name for name in dict.fromkeys(document.speakers) if name]
         ids = {"": NO_SPEAKER}
         ids |= {name: number for number, name in enumerate(names, SPECIAL_SPEAKER + 1)}
-        speakers = np.fromiter(map(ids.__getitem__, document.speakers), "int64")[row.word_indices]
+        word_speakers = np.array([ids[name] for name in document.speakers], "int64")
+        speakers = word_speakers[row.word_indices]
         numbers = {
             SENTENCES: row.sentence_indices,
             WORDS: row.word_indices,
@@ -261,18 +293,18 @@ class DocumentRows(RowMaker):
     def _mentions(
         self, document: Document, row: SegmentedDocuments, is_piece: np.ndarray
     ) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
-        """First and last position and cluster of the mentions that have pieces."""
+        """Returns first and last position and cluster of the mentions that have pieces."""
         places = np.flatnonzero(is_piece)
         words = row.word_indices[places]
         mentions = itertools.chain.from_iterable(document.clusters)
         spans = np.fromiter(itertools.chain.from_iterable(mentions), "int64").reshape(-1, 2)
-        clusters = np.repeat(
-            np.arange(len(document.clusters)) + 1, list(map(len, document.clusters))
-        )
+        sizes = [len(spans) for spans in document.clusters]
+        clusters = np.repeat(np.arange(len(sizes)) + 1, sizes)
         first = np.searchsorted(words, spans[:, 0], side="left")
         last = np.searchsorted(words, spans[:, 1], side="right") - 1
         has_pieces = first <= last
-        starts, ends = places[first[has_pieces]], places[last[has_pieces]]
+        starts = places[first[has_pieces]]
+        ends = places[last[has_pieces]]
         across = row.sentence_indices[starts] != row.sentence_indices[ends]
         too_long = ~across & (ends - starts >= self._max_span_width)
         self.counts.update(
@@ -289,6 +321,7 @@ class DocumentRows(RowMaker):
         word_sizes: np.ndarray,
         row: SegmentedDocuments,
     ) -> None:
+        """Adds the counts of a document."""
         self.counts.update(
             words=len(document.words),
             sentences=num_sentences,
@@ -303,6 +336,7 @@ class DocumentRows(RowMaker):
 
 
 def _check_words(document: Document, sizes: np.ndarray, max_pieces: int) -> None:
+    """Raises `BadInputError` if a word has more pieces than a segment has room for."""
     word = int(sizes.argmax())
     if sizes[word] > max_pieces:
         raise BadInputError(
@@ -313,6 +347,7 @@ def _check_words(document: Document, sizes: np.ndarray, max_pieces: int) -> None
 
 
 def _document_line(document: Document, sentence_starts: list[int]) -> DocumentLine:
+    """Returns the JSON line of a document."""
     return {
         "name": document.name,
         "part": document.part,

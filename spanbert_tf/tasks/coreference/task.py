@@ -5,8 +5,9 @@ Dimensions: B documents, T positions of a document, K spans.
 
 import os
 from collections.abc import Iterator, Mapping, Sequence
-from typing import Any
+from typing import Any, ClassVar
 
+import keras_hub
 import numpy as np
 import tensorflow as tf
 
@@ -34,6 +35,7 @@ from spanbert_tf.tasks.coreference.records import (
     Clusters,
     CoreferenceConfig,
     CoreferenceManifest,
+    gold_clusters,
 )
 from spanbert_tf.tasks.coreference.report import report_page, tables
 from spanbert_tf.tasks.graphs import string_tensor
@@ -43,7 +45,7 @@ from spanbert_tf.text.tokenization import WordPieceTokenizer
 from spanbert_tf.training.checkpoints import Best
 
 
-class Coreference(Task):
+class Coreference(Task[CoreferenceManifest, CoreferenceConfig]):
     """Finds the clusters of mentions of documents that refer to the same entity.
 
     Predictions and gold answers are `Clusters` of words. A raw input has a `text` and, for a
@@ -58,24 +60,24 @@ class Coreference(Task):
     manifest_class = CoreferenceManifest
     written_files = WRITTEN_FILES
     readme = os.path.join(os.path.dirname(__file__), "readme.md")
-    example: Mapping[str, Any] = {"text": "Ann has a cat. She likes it."}
+    example: ClassVar[Mapping[str, Any]] = {"text": "Ann has a cat. She likes it."}
     answered_by = "dialogue"
     max_characters = 16_384  # about 4,096 pieces
 
-    def signatures(self, model: SpanBertCoreferenceResolver, top_k: int) -> Signatures:
-        """One signature of texts and one of dialogues. `top_k` has no effect."""
+    def signatures(self, model: keras_hub.models.Task, top_k: int) -> Signatures:
+        """Returns a signature of texts and one of dialogues. `top_k` has no effect."""
         return ResolveTexts(model).signatures()
 
     def of_rows(
-        self, model: SpanBertCoreferenceResolver, x: dict[str, tf.Tensor], top_k: int
+        self, model: keras_hub.models.Task, x: dict[str, tf.Tensor], top_k: int
     ) -> dict[str, tf.Tensor]:
-        """The clusters of spans of positions, in place of words."""
+        """Finds the clusters of spans. Starts and ends are positions instead of words."""
         positions = tf.range(tf.shape(x["begins_word"])[1])
         words = tf.zeros_like(x["begins_word"]) + positions  # [B, T]
         linked = link_spans(model, {"word_indices": words}, model(x, training=False))
         return dict(zip(("starts", "ends", "clusters"), linked, strict=True))
 
-    def check(self, model: SpanBertCoreferenceResolver, item: dict) -> dict:
+    def check(self, model: keras_hub.models.Task, item: dict) -> dict:
         """Converts `speakers` to lines, one name for each line of the text with words."""
         item = super().check(model, item)
         names = _names(item)
@@ -83,25 +85,26 @@ class Coreference(Task):
             names = _of_lines_with_words(model, item["text"], names)
         return {**item, "speakers": "\n".join(names)}
 
-    def answer(
-        self, model: SpanBertCoreferenceResolver, item: dict, found: dict, top_k: int
-    ) -> dict:
-        """`text`, `clusters` of characters (ends exclusive), their `strings`, and any `doc_key`."""
-        # As in the graph, where half of a surrogate pair is one character, too.
+    def answer(self, model: keras_hub.models.Task, item: dict, found: dict, top_k: int) -> dict:
+        """Returns the clusters of a text.
+
+        The keys are `text`; `clusters` of characters, ends exclusive; their `strings`; and
+        `doc_key`, if the input has one.
+        """
+        # As in the graph, half of a surrogate pair is one character.
         text = item["text"].encode("utf-8", "replace").decode()
+        starts = found["starts"].tolist()
+        ends = found["ends"].tolist()
         numbers = found["clusters"].tolist()
         clusters: list[list[list[int]]] = [[] for _ in range(max(numbers, default=-1) + 1)]
-        places = (found["starts"].tolist(), found["ends"].tolist())
-        for start, end, number in zip(*places, numbers, strict=True):
+        for start, end, number in zip(starts, ends, numbers, strict=True):
             if number != NO_CLUSTER:
                 clusters[number].append([start, end])
         strings = [[text[start:end] for start, end in spans] for spans in clusters]
         key = {"doc_key": item["doc_key"]} if "doc_key" in item else {}
         return {**key, "text": text, "clusters": clusters, "strings": strings}
 
-    def check_model(
-        self, model: SpanBertCoreferenceResolver, records: Records, preset: str
-    ) -> None:
+    def check_model(self, model: keras_hub.models.Task, records: Records, preset: str) -> None:
         """Refuses segments of another length than those that the model was trained on."""
         found = records.manifest.sequence_length
         wanted = model.preprocessor.sequence_length
@@ -127,20 +130,20 @@ class Coreference(Task):
             **config.resolver.model_dump(),
         )
 
-    def dataset(self, records: Records, **options: bool | int) -> tf.data.Dataset:
+    def dataset(self, records: Records, **options: Any) -> tf.data.Dataset:
         """Reads whole documents; for training, random runs of their segments."""
         return coreference_dataset(records, **options)
 
     def predict_batch(
-        self, model: SpanBertCoreferenceResolver, x: dict, outputs: dict[str, tf.Tensor]
+        self, model: keras_hub.models.Task, x: dict, outputs: dict[str, tf.Tensor]
     ) -> LinkedSpans:
-        """The spans of each document and their clusters, int32 [B, K]."""
+        """Finds the spans of each document and their clusters, int32 [B, K]."""
         return link_spans(model, x, outputs)
 
     def collect(
-        self, model: SpanBertCoreferenceResolver, records: Records, rows: list[LinkedSpans]
+        self, model: keras_hub.models.Task, records: Records, rows: list[LinkedSpans]
     ) -> list[Clusters]:
-        """The clusters of each document, as spans of words."""
+        """Returns the clusters of each document, as spans of words."""
         return [clusters_of(*row) for row in rows]
 
     def baseline(self, records: Records) -> list[Clusters]:
@@ -149,17 +152,17 @@ class Coreference(Task):
 
     def outcome(
         self,
-        model: SpanBertCoreferenceResolver | None,
+        model: keras_hub.models.Task | None,
         records: Records,
         predictions: Sequence[Clusters],
     ) -> Outcome:
-        """The clusters of each document. As text, a document without clusters is empty."""
-        gold = list(map(_gold_clusters, records.lines(DOCUMENTS_FILE)))
+        """Pairs predicted with gold clusters. As text, a document without clusters is empty."""
+        gold = [gold_clusters(line) for line in records.lines(DOCUMENTS_FILE)]
         texts = [str(found or "") for found in predictions]
         return Outcome(model, records, predictions, gold, predictions, texts)
 
     def score(self, outcome: Outcome) -> dict[str, float]:
-        """The scores of the official CoNLL scorer."""
+        """Computes the scores of the official CoNLL scorer."""
         return score_documents(zip(outcome.gold, outcome.predicted, strict=True)).as_dict()
 
     def write(self, outcome: Outcome, output: str) -> None:
@@ -167,11 +170,14 @@ class Coreference(Task):
         write_predictions(outcome.records.lines(DOCUMENTS_FILE), outcome.predicted, output)
 
     def tables(self, outcome: Outcome) -> list[Table]:
-        """The official metrics, and the scores of links from pronouns and from other mentions."""
+        """Returns tables of the official metrics, and of links from pronouns and other mentions."""
         return tables(outcome)
 
     def widest_batch(self, manifest: CoreferenceManifest, batch_size: int) -> tuple[Any, Any]:
-        """Documents of as many segments as are trained at once, with a mention in 4 positions."""
+        """Returns shapes of documents with as many segments as are trained at once.
+
+        There is one mention for every 4 positions.
+        """
         num_segments = manifest.max_training_segments
         num_positions = num_segments * manifest.sequence_length
 
@@ -186,25 +192,21 @@ class Coreference(Task):
             3: [batch_size, num_segments, manifest.sequence_length],
         }
         x = {name: tf.TensorSpec(shapes[spec.shape.rank], spec.dtype) for name, spec in x.items()}
-        of_mentions = [batch_size, num_positions // 4]
-        return x, {name: tf.TensorSpec(of_mentions, spec.dtype) for name, spec in y.items()}
+        mentions = [batch_size, num_positions // 4]
+        return x, {name: tf.TensorSpec(mentions, spec.dtype) for name, spec in y.items()}
 
     def examples(self, records: Records) -> Iterator[list[str]]:
-        """Documents with their mentions in brackets."""
+        """Yields documents with their mentions in brackets."""
         for line in records.lines(DOCUMENTS_FILE):
-            yield as_text(line, _gold_clusters(line)).removesuffix("\n").split("\n")
+            yield as_text(line, gold_clusters(line)).removesuffix("\n").split("\n")
 
     def report(self, title: str, outcome: Outcome, scores: Mapping[str, float]) -> str:
         """Renders a page that shows each document, gold clusters beside predicted ones."""
         return report_page(title, outcome, scores)
 
 
-def _gold_clusters(line: dict) -> Clusters:
-    return [[(start, end) for start, end in spans] for spans in line["clusters"]]
-
-
 def _names(item: dict) -> list[str]:
-    """The speakers of a raw input; empty if it has none."""
+    """Returns the speakers of a raw input; empty if it has none."""
     speakers = item.get("speakers") or []
     if isinstance(speakers, str):
         # If the text ends with a line end, the last line end of the speakers begins no new line.
@@ -216,10 +218,8 @@ def _names(item: dict) -> list[str]:
     raise BadInputError("'speakers' is no list of names, one for each line")
 
 
-def _of_lines_with_words(
-    model: SpanBertCoreferenceResolver, text: str, names: list[str]
-) -> list[str]:
-    """The names for the lines with words, from a name for each of these or for each line."""
+def _of_lines_with_words(model: keras_hub.models.Task, text: str, names: list[str]) -> list[str]:
+    """Returns names for the lines with words, from names for these lines or for all lines."""
     lines = text.removesuffix("\n").split("\n")
     tokenizer = model.preprocessor.tokenizer
     reader = WordPieceTokenizer.shared(tokenizer.get_vocabulary(), tokenizer.casing)
