@@ -9,6 +9,20 @@ import pickle
 from collections.abc import Iterable
 from typing import Any, BinaryIO
 
+# What loading bytes that are no such pickle may raise (Python's documentation of `pickle` names
+# some of them).
+PICKLE_ERRORS = (
+    pickle.UnpicklingError,
+    AttributeError,
+    EOFError,
+    IndexError,
+    KeyError,
+    MemoryError,
+    OverflowError,
+    TypeError,
+    ValueError,
+)
+
 
 def load_pickle(file: BinaryIO, classes: Iterable[type] = ()) -> Any:
     """Loads the next pickle of a file.

@@ -131,6 +131,8 @@ def on_runner(job: Job, options: PipelineOptions, input_bytes: int) -> Iterator[
     def call(step: Callable[..., _Result], items: str, arguments: Sequence[tuple]) -> list[_Result]:
         if runner == _DASK_RUNNER:
             _set_partitions(options, len(arguments), input_bytes)
+        with contextlib.suppress(FileNotFoundError):  # a killed command may have left one
+            os.remove(_failure_path(job))
         try:
             with _quiet_loggers(), _plain_labels():
                 _run(_make_pipeline(job, step, items, arguments, options))
@@ -178,9 +180,12 @@ def _step_on_beam(job: Job, step: Callable[..., _Result], items: str, arguments:
         _write_failure(job, cannot_write(job.output, error))
 
 
+def _failure_path(job: Job) -> str:
+    return os.path.join(job.directory, SPILL, _FAILURE)
+
+
 def _write_failure(job: Job, message: str) -> None:
-    path = os.path.join(job.directory, SPILL, _FAILURE)
-    with job.whole_file(path) as unfinished, open(unfinished, "w") as file:
+    with job.whole_file(_failure_path(job)) as unfinished, open(unfinished, "w") as file:
         file.write(message)
 
 
@@ -203,9 +208,8 @@ def _read_results(job: Job, items: str, arguments: Sequence[tuple]) -> list:
     Raises:
         BadInputError: the step failed, or the runner skipped it because it does not support it.
     """
-    failure = os.path.join(job.directory, SPILL, _FAILURE)
-    if os.path.exists(failure):
-        with open(failure) as file:
+    if os.path.exists(_failure_path(job)):
+        with open(_failure_path(job)) as file:
             raise BadInputError(file.read())
     found = [read_result(job, items, number) for number, *_ in arguments]
     if missing := found.count(None):

@@ -9,8 +9,9 @@ import pickle
 import struct
 from collections.abc import Iterable, Iterator
 
-from data_prep.beam.pickles import load_pickle
+from data_prep.beam.pickles import PICKLE_ERRORS, load_pickle
 from data_prep.blocks.sequences import Block, Record
+from spanbert_tf.errors import BadInputError
 
 SEGMENT_BYTES = 32 * 2**20  # bytes of records that are buffered in memory
 _RECORD_OVERHEAD = 1_000  # bytes of memory of a buffered record besides its tokens
@@ -34,15 +35,25 @@ def write_spill(path: str, records: Iterable[Record], num_shards: int) -> None:
 
 
 def read_spill(path: str, shard: int) -> Iterator[Record]:
-    """Reads the records of a shard."""
-    with open(path, "rb") as file:
-        file.seek(-_INDEX_OFFSET.size, os.SEEK_END)
-        (index_offset,) = _INDEX_OFFSET.unpack(file.read())
-        file.seek(index_offset)
-        offsets = load_pickle(file)
-        for offset in offsets.get(shard, ()):
-            file.seek(offset)
-            yield from load_pickle(file, (Record, Block))
+    """Reads the records of a shard.
+
+    Raises:
+        BadInputError: the file is damaged.
+    """
+    try:
+        with open(path, "rb") as file:
+            file.seek(-_INDEX_OFFSET.size, os.SEEK_END)
+            (index_offset,) = _INDEX_OFFSET.unpack(file.read())
+            file.seek(index_offset)
+            offsets = load_pickle(file)
+            for offset in offsets.get(shard, ()):
+                file.seek(offset)
+                yield from load_pickle(file, (Record, Block))
+    except PICKLE_ERRORS as error:
+        raise BadInputError(
+            f"{path}: is damaged and was removed ({type(error).__name__}: {error}); run the "
+            "command again"
+        ) from error
 
 
 def _batches(records: Iterable[Record]) -> Iterator[list[Record]]:

@@ -10,13 +10,14 @@ import gc
 import itertools
 import os
 import pickle
+import re
 import uuid
 from collections.abc import Callable, Iterable, Iterator, Sequence
-from typing import NamedTuple, Protocol, TypeVar
+from typing import Any, NamedTuple, Protocol, TypeVar
 
 import numpy as np
 
-from data_prep.beam.pickles import load_pickle
+from data_prep.beam.pickles import PICKLE_ERRORS, load_pickle
 from data_prep.beam.progress import Totals
 from data_prep.beam.spill import read_spill, write_spill
 from data_prep.blocks.held_out import HeldOut, SplitKeys, find_held_out
@@ -34,6 +35,9 @@ from spanbert_tf.files.output import NEW
 
 Show = Callable[[Totals], None]  # is called with the work done since the last call
 SPILL = "spill"  # folder in the work directory, beside the folder `NEW`, which becomes the output
+
+_RESULT = re.compile(r"\w+-\d+")  # names of results in it; the name of a spill file is a number
+UNFINISHED = "unfinished-"  # how the names of unfinished files in it begin
 
 _Result = TypeVar("_Result")
 
@@ -75,10 +79,13 @@ class Job:
         """Yields a temporary path and renames the file to `path` when the context ends.
 
         A runner of Beam repeats the work of a worker that it believes to be lost, while other
-        workers may already read the finished file. The rename replaces it atomically.
+        workers may already read the finished file. The rename replaces it atomically. The bytes are
+        on the disk before: after a power failure, too, a file that is there is whole.
         """
-        unfinished = os.path.join(self.directory, SPILL, str(uuid.uuid4()))
+        unfinished = os.path.join(self.directory, SPILL, f"{UNFINISHED}{uuid.uuid4()}")
         yield unfinished
+        with open(unfinished, "rb") as file:
+            os.fsync(file.fileno())
         os.replace(unfinished, path)
 
 
@@ -136,21 +143,37 @@ def run_step(
 ) -> _Result:
     """Calls a step for one item and keeps its result in a file; see `Call`.
 
-    The file is written when all other files of the step are whole.
+    The file is written when all other files of the step are whole. If a killed command, or another
+    worker of a runner, has left it, the step is not called again.
     """
+    kept = read_result(job, items, arguments[0])
+    if kept is not None:
+        return kept
     result = step(job, show, *arguments)
     with job.whole_file(job.result_path(items, arguments[0])) as path, open(path, "wb") as file:
         pickle.dump(result, file)
     return result
 
 
-def read_result(job: Job, items: str, number: int) -> FileSummary | ShardResult | None:
-    """Reads the result that `run_step` kept; `None` if there is none."""
+def read_result(job: Job, items: str, number: int) -> Any | None:
+    """Reads the result that `run_step` kept; `None` if there is none, or if it is damaged."""
     try:
         with open(job.result_path(items, number), "rb") as file:
             return load_pickle(file, (FileSummary, SplitKeys, ShardResult, Shard))
-    except FileNotFoundError:
+    except (FileNotFoundError, *PICKLE_ERRORS):
         return None
+
+
+def prepare_to_go_on(job: Job) -> int:
+    """Removes the unfinished files of a killed command, and returns how many results it left."""
+    directory = os.path.join(job.directory, SPILL)
+    num_results = 0
+    for name in os.listdir(directory):
+        if name.startswith(UNFINISHED):
+            os.remove(os.path.join(directory, name))
+        elif _RESULT.fullmatch(name):
+            num_results += 1
+    return num_results
 
 
 def spill_file(job: Job, show: Show, file_number: int, file: InputFile) -> FileSummary:

@@ -7,13 +7,15 @@ steps (`steps`):
 2. For each shard, read its records from all spill files, and write them in a random order that is
    the same in every run.
 
-Processes exchange only counts and keys. Memory does not grow with the corpus, and the output does
-not depend on the number of processes.
+What each step made is kept until the output is complete, so a command that was killed goes on where
+it was. Processes exchange only counts and keys. Memory does not grow with the corpus, and the
+output does not depend on the number of processes.
 """
 
 import collections
 import dataclasses
 import hashlib
+import importlib.metadata
 import json
 import math
 import os
@@ -33,6 +35,7 @@ from data_prep.beam.steps import (
     ShardResult,
     cannot_write,
     held_out_records,
+    prepare_to_go_on,
     spill_file,
     write_shard,
 )
@@ -54,6 +57,7 @@ from spanbert_tf.data.manifest import (
 from spanbert_tf.errors import BadInputError
 from spanbert_tf.files.lock import locks_output
 from spanbert_tf.files.output import NEW, Output
+from spanbert_tf.files.paths import is_remote
 from spanbert_tf.terminal import print_line
 from spanbert_tf.text.chosen_vocabulary import chosen_vocabulary
 
@@ -92,7 +96,8 @@ def write_pretraining_records(
         input_pattern: one or more glob patterns of text files (formats: `data_prep.text.corpus`).
         preset: the preset to train further; see `chosen_vocabulary`.
         vocabulary: path of a vocabulary; see `chosen_vocabulary`.
-        output: the directory to write. After an error or a kill it is unchanged.
+        output: the directory to write. After an error or a kill it is unchanged. After a kill, a
+            call with the same options and inputs goes on with what was done.
         document_separator: in plain text, a line equal to this begins a new document.
         follow_links: see `find_files`.
         lowercase: see `chosen_vocabulary`.
@@ -152,9 +157,9 @@ def write_pretraining_records(
         validation_fraction=validation_fraction,
     )
     options = _runner_options(beam_arguments)
+    states = _states(files)
     try:
-        target.create(SPILL, NEW)
-        os.chmod(os.path.join(target.aside, SPILL), 0o700)  # it holds pickles
+        _begin_or_go_on(target, job, _digest(job, files, states))
         if options is None:
             with (
                 Progress(input_bytes, job.num_shards) as progress,
@@ -166,6 +171,7 @@ def write_pretraining_records(
 
             with on_runner(job, options, input_bytes) as call:
                 outcome = _call_steps(job, files, call)
+        _check_unchanged(files, states)
         manifest = _finish(job, outcome)
         target.publish()
     except OSError as error:
@@ -181,6 +187,58 @@ def _estimate_text_bytes(file: InputFile) -> int:
     if file.name.endswith(".gz"):
         return file.size * _GZIP_RATIO
     return file.size
+
+
+def _states(files: Sequence[InputFile]) -> list[tuple[int, int]]:
+    """The size of each file, and when it was changed: in nanoseconds, 0 for remote files."""
+    states = []
+    for file in files:
+        if is_remote(file.path):
+            states.append((file.size, 0))
+        else:
+            found = os.stat(file.path)
+            states.append((found.st_size, found.st_mtime_ns))
+    return states
+
+
+def _check_unchanged(files: Sequence[InputFile], states: Sequence[tuple[int, int]]) -> None:
+    """Raises `BadInputError` if a file is no longer what it was when the command began."""
+    for file, before, now in zip(files, states, _states(files), strict=True):
+        if before != now:
+            raise BadInputError(
+                f"{file.path}: was changed while it was read; run the command again when nothing "
+                "writes to it"
+            )
+
+
+def _digest(job: Job, files: Sequence[InputFile], states: Sequence[tuple[int, int]]) -> str:
+    """Stands for all on which the bytes of the output depend."""
+    names = [file.name for file in files]
+    options = (job.options, job.num_shards, job.validation_fraction)
+    version = importlib.metadata.version("spanbert_tf")
+    content = repr((version, options, names, states))
+    return hashlib.sha256(content.encode("utf-8", "surrogateescape")).hexdigest()
+
+
+def _begin_or_go_on(target: Output, job: Job, digest: str) -> None:
+    """Makes the work directory, or keeps that of a killed command that did the same work."""
+    left = target.left_work(SPILL, NEW)
+    if left == digest:
+        num_results = prepare_to_go_on(job)
+        total = job.num_files + job.num_shards
+        print_line(
+            f"{target.path}: goes on where it was killed; of {job.num_files:,} files and "
+            f"{job.num_shards:,} shards, {num_results:,} of {total:,} are done"
+        )
+        return
+    if left is not None:
+        print_line(
+            f"{target.path}: begins anew, since the command that was killed had other options or "
+            "inputs"
+        )
+    target.create(SPILL, NEW)
+    os.chmod(os.path.join(target.aside, SPILL), 0o700)  # it holds text of the input
+    target.note_work(digest)
 
 
 def _runner_options(arguments: Sequence[str]) -> "PipelineOptions | None":
@@ -260,14 +318,16 @@ def _finish(job: Job, outcome: _Outcome) -> PretrainingManifest:
 def _name_shards(job: Job, files: Sequence[Shard]) -> list[Shard]:
     """Renames the files of each split so that they are numbered without gaps.
 
-    A shard without records in a split has no file there.
+    A shard without records in a split has no file there. A command that was killed meanwhile has
+    renamed some of them already.
     """
     named = []
     for split in SPLITS:
         split_files = [file for file in files if file.split == split]
         for index, file in enumerate(split_files):
             name = f"{split}-{index:05d}-of-{len(split_files):05d}.tfrecord"
-            os.rename(job.shard_path(file.file), job.shard_path(name))
+            if not os.path.exists(job.shard_path(name)):
+                os.rename(job.shard_path(file.file), job.shard_path(name))
             named.append(dataclasses.replace(file, file=name))
     return named
 

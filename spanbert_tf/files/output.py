@@ -2,7 +2,7 @@
 
 While `OUT` is being written, all of its files lie in the directory `OUT.incomplete`. A mark in that
 directory distinguishes it from a directory of the user, which is left alone. After a kill, the next
-command that writes `OUT` removes `OUT.incomplete`.
+command that writes `OUT` removes `OUT.incomplete`, or goes on in it if it does the same work.
 """
 
 import contextlib
@@ -10,6 +10,7 @@ import dataclasses
 import fnmatch
 import os
 import shutil
+import stat
 from collections.abc import Callable, Iterator
 from typing import BinaryIO
 
@@ -27,6 +28,8 @@ _MARK = "unfinished-output-of-spanbert_tf"
 # Names in `OUT.incomplete`.
 NEW = "output"
 _EARLIER = "earlier"  # the output that is replaced, between the two renames of `publish`
+_WORK = "work"  # a file with the digest of the work that is done there
+_MAX_DIGEST_BYTES = 1024
 
 
 @dataclasses.dataclass(frozen=True)
@@ -213,6 +216,38 @@ class Output:
         for name in (_MARK, *names):
             os.mkdir(os.path.join(self.aside, name))
 
+    def note_work(self, digest: str) -> None:
+        """Notes in the directory `aside` what is done there, so that it goes on after a kill.
+
+        Args:
+            digest: stands for the options and the inputs of the work.
+
+        Raises:
+            OSError: it cannot be written.
+        """
+        with open(os.path.join(self.aside, _WORK), "wb") as file:
+            _write(file, digest)
+
+    def left_work(self, *names: str) -> str | None:
+        """Returns the digest that a killed command noted; `None` if it left nothing to go on with.
+
+        The directory may come from somebody else. Then it may have links, through which this
+        command would write, or which would become part of the output.
+
+        Args:
+            *names: directories of the work in `aside`. They must be whole, and without links.
+        """
+        self._restore_earlier()
+        if not self._is_marked():
+            return None
+        if not all(_has_own_files(os.path.join(self.aside, name)) for name in names):
+            return None
+        try:
+            with open(os.path.join(self.aside, _WORK), "rb") as file:
+                return file.read(_MAX_DIGEST_BYTES).decode(errors="replace")
+        except OSError:
+            return None
+
     def publish(self) -> None:
         """Renames the finished output from `new` to its path.
 
@@ -259,6 +294,18 @@ class Output:
                 f"{self.path}: cannot be written ({reason(error)}); free some space or name "
                 "another output"
             ) from error
+
+
+def _has_own_files(directory: str) -> bool:
+    """Whether a path is a directory of this user that has nothing but regular files."""
+    try:
+        found = os.lstat(directory)
+        if not stat.S_ISDIR(found.st_mode) or found.st_uid != os.geteuid():
+            return False
+        with os.scandir(directory) as entries:
+            return all(entry.is_file(follow_symlinks=False) for entry in entries)
+    except OSError:
+        return False
 
 
 def _check_can_be_moved(directory: str) -> None:

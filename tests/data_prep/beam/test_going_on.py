@@ -1,0 +1,285 @@
+"""`prepare pretraining` after a kill: it goes on with what is whole, and writes the same bytes."""
+
+import os
+import pathlib
+import pickle
+import random
+import resource
+import shutil
+import signal
+import subprocess
+import sys
+import time
+
+import pytest
+
+import data_prep.beam.steps
+from data_prep.beam.writing import write_pretraining_records
+from spanbert_tf.errors import BadInputError
+from spanbert_tf.files.output import Output
+
+OPTIONS = {"sequence_length": 64, "num_shards": 3, "validation_fraction": 0.2}
+NUM_FILES = 5
+
+
+class Killed(BaseException):
+    """Stands for a kill."""
+
+
+def directory_bytes(directory):
+    return {path.name: path.read_bytes() for path in pathlib.Path(directory).iterdir()}
+
+
+@pytest.fixture(scope="module")
+def expected(corpus, letters_vocabulary, tmp_path_factory):
+    output = tmp_path_factory.mktemp("expected") / "records"
+    write(corpus[0], letters_vocabulary, output)
+    return directory_bytes(output)
+
+
+def write(texts, vocabulary, output, **others):
+    pattern = str(pathlib.Path(texts) / "*")
+    return write_pretraining_records(
+        pattern, vocabulary=vocabulary, output=str(output), **(OPTIONS | others)
+    )
+
+
+def kill_at(monkeypatch, place, name, number, act):
+    """Calls `act` and stops a function at its call of that number, and leaves all that was made."""
+    calls = []
+    function = getattr(place, name)
+
+    def stopped(*arguments, **options):
+        calls.append(arguments)
+        if len(calls) == number:
+            raise Killed
+        return function(*arguments, **options)
+
+    with monkeypatch.context() as patch:
+        patch.setattr(place, name, stopped)
+        patch.setattr(Output, "discard", lambda output: None)
+        with pytest.raises(Killed):
+            act()
+
+
+@pytest.fixture
+def steps_called(monkeypatch):
+    """Names of the steps whose work was done."""
+    called = []
+    for name, place in {"FileRecords": "files", "_write_file": "shards"}.items():
+        function = getattr(data_prep.beam.steps, name)
+
+        def noted(*arguments, function=function, place=place):
+            called.append(place)
+            return function(*arguments)
+
+        monkeypatch.setattr(data_prep.beam.steps, name, noted)
+    return called
+
+
+@pytest.mark.parametrize(
+    ("name", "number", "num_files", "num_done"),
+    [
+        ("write_spill", 1, NUM_FILES, 0),
+        ("write_spill", 3, 3, 2),
+        ("held_out_records", 1, 0, 5),
+        ("read_spill", 1, 0, 5),
+        ("_count_unigrams", 2, 0, 6),
+    ],
+)
+def test_what_is_whole_is_not_done_again(
+    name, number, num_files, num_done,
+    expected, corpus, letters_vocabulary, tmp_path, monkeypatch, steps_called, capsys
+):  # fmt: skip
+    def act():
+        write(corpus[0], letters_vocabulary, tmp_path / "records")
+
+    place = data_prep.beam.writing if name == "held_out_records" else data_prep.beam.steps
+    kill_at(monkeypatch, place, name, number, act)
+    steps_called.clear()
+    act()
+    assert steps_called.count("files") == num_files
+    assert directory_bytes(tmp_path / "records") == expected
+    assert [path.name for path in tmp_path.iterdir()] == ["records"]
+    first = capsys.readouterr().out.splitlines()[0]
+    assert first == (
+        f"{tmp_path}/records: goes on where it was killed; of 5 files and 3 shards, {num_done} of "
+        "8 are done"
+    )
+
+
+@pytest.mark.parametrize("number", range(1, 7))
+def test_a_kill_while_shards_are_renamed(
+    number, expected, corpus, letters_vocabulary, tmp_path, monkeypatch
+):
+    def act():
+        write(corpus[0], letters_vocabulary, tmp_path / "records")
+
+    kill_at(monkeypatch, os, "rename", number, act)
+    act()
+    assert directory_bytes(tmp_path / "records") == expected
+
+
+def test_a_runner_of_beam_goes_on(expected, corpus, letters_vocabulary, tmp_path, monkeypatch):
+    def act(**others):
+        write(corpus[0], letters_vocabulary, tmp_path / "records", **others)
+
+    kill_at(monkeypatch, data_prep.beam.steps, "read_spill", 1, act)
+    act(beam_arguments=["--runner=FnApiRunner"])
+    assert directory_bytes(tmp_path / "records") == expected
+
+
+def changed_option(texts):
+    return {"sequence_length": 32}
+
+
+def changed_input(texts):
+    (texts / "wiki_02").write_text((texts / "wiki_01").read_text())
+    return {}
+
+
+def touched_input(texts):
+    os.utime(texts / "wiki_02", (1, 1))
+    return {}
+
+
+def missing_input(texts):
+    (texts / "wiki_02").unlink()
+    return {}
+
+
+@pytest.mark.parametrize("change", [changed_option, changed_input, touched_input, missing_input])
+def test_other_work_begins_anew(change, corpus, letters_vocabulary, tmp_path, monkeypatch, capsys):
+    texts = shutil.copytree(corpus[0], tmp_path / "texts")
+
+    def act(**others):
+        write(texts, letters_vocabulary, tmp_path / "records", **others)
+
+    kill_at(monkeypatch, data_prep.beam.steps, "read_spill", 1, act)
+    options = change(texts)
+    act(**options)
+    first = capsys.readouterr().out.splitlines()[0]
+    assert first == (
+        f"{tmp_path}/records: begins anew, since the command that was killed had other options or "
+        "inputs"
+    )
+    write(texts, letters_vocabulary, tmp_path / "again", **options)
+    assert directory_bytes(tmp_path / "records") == directory_bytes(tmp_path / "again")
+
+
+@pytest.mark.parametrize("num_bytes", [0, 100, 10**6])
+def test_an_input_that_is_changed_while_it_is_read_is_named(
+    num_bytes, corpus, letters_vocabulary, tmp_path, monkeypatch
+):
+    texts = shutil.copytree(corpus[0], tmp_path / "texts")
+    spill = data_prep.beam.steps.write_spill
+
+    def write_spill(*arguments):
+        spill(*arguments)
+        os.truncate(texts / "wiki_02", num_bytes)
+
+    monkeypatch.setattr(data_prep.beam.steps, "write_spill", write_spill)
+    with pytest.raises(BadInputError, match="wiki_02: "):
+        write(texts, letters_vocabulary, tmp_path / "records")
+    assert [path.name for path in tmp_path.iterdir()] == ["texts"]
+
+
+class Intruder:
+    """Makes a directory when it is loaded."""
+
+    def __reduce__(self):
+        return os.mkdir, ("made",)
+
+
+@pytest.mark.parametrize("name", ["0", "files-0", "shards-0"])
+def test_a_stranger_s_pickle_in_the_folder_is_not_loaded(
+    name, expected, corpus, letters_vocabulary, tmp_path, monkeypatch
+):
+    """An archive of texts may have `records.incomplete` in it."""
+    (tmp_path / "work").mkdir()
+    monkeypatch.chdir(tmp_path / "work")
+    output = tmp_path / "records"
+
+    def act():
+        write(corpus[0], letters_vocabulary, output)
+
+    kill_at(monkeypatch, data_prep.beam.steps, "_count_unigrams", 2, act)
+    path = tmp_path / "records.incomplete" / "spill" / name
+    index = pickle.dumps(Intruder())
+    path.write_bytes(index + bytes(8))
+    if name == "0":
+        with pytest.raises(BadInputError, match=r"spill/0: is damaged and was removed"):
+            act()
+    act()
+    assert directory_bytes(output) == expected
+    assert not list((tmp_path / "work").iterdir())
+
+
+@pytest.mark.parametrize("place", ["spill", "output", "output/train-0", "spill/0", "work"])
+def test_links_in_the_folder_are_not_gone_through(
+    place, expected, corpus, letters_vocabulary, tmp_path, monkeypatch
+):
+    def act():
+        write(corpus[0], letters_vocabulary, tmp_path / "records")
+
+    kill_at(monkeypatch, data_prep.beam.steps, "_count_unigrams", 2, act)
+    path = tmp_path / "records.incomplete" / place
+    shutil.move(path, tmp_path / "elsewhere")
+    path.symlink_to(tmp_path / "elsewhere")
+    before = (tmp_path / "elsewhere").stat()
+    act()
+    assert directory_bytes(tmp_path / "records") == expected
+    assert not any(path.is_symlink() for path in (tmp_path / "records").iterdir())
+    assert (tmp_path / "elsewhere").stat() == before
+
+
+def command(texts, vocabulary, output, *others):
+    return [sys.executable, "-m", "spanbert_tf.cli", "prepare", "pretraining",
+            "--input", f"{texts}/*", "--vocabulary", vocabulary, "--output", str(output),
+            "--sequence-length", "64", "--num-shards", "3", "--validation-fraction", "0.2",
+            *others]  # fmt: skip
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("num_processes", [1, 2])
+def test_kills_at_any_moment(num_processes, expected, corpus, letters_vocabulary, tmp_path):
+    """Later and later after the work has begun, until a command comes to its end."""
+    output = tmp_path / "records"
+    words = command(corpus[0], letters_vocabulary, output, "--num-processes", str(num_processes))
+    source = random.Random(num_processes)
+    for _ in range(4):
+        process = subprocess.Popen(words, stderr=subprocess.DEVNULL, stdout=subprocess.DEVNULL)
+        while not os.path.exists(f"{output}.incomplete/work") and process.poll() is None:
+            time.sleep(0.01)
+        time.sleep(source.uniform(0, 1.5))
+        process.send_signal(signal.SIGKILL)
+        process.wait()
+    if not output.exists():
+        subprocess.run(words, check=True, capture_output=True)
+    assert directory_bytes(output) == expected
+    left = {path.name for path in tmp_path.iterdir()} - {".records.lock"}
+    assert left == {"records"}
+
+
+@pytest.mark.slow
+def test_a_full_disk_while_it_goes_on(expected, corpus, letters_vocabulary, tmp_path, monkeypatch):
+    """One line, and nothing is left; the next command has the whole output again."""
+    output = tmp_path / "records"
+    kill_at(
+        monkeypatch, data_prep.beam.steps, "read_spill", 1,
+        lambda: write(corpus[0], letters_vocabulary, output),
+    )  # fmt: skip
+    words = command(corpus[0], letters_vocabulary, output)
+
+    def limit():
+        resource.setrlimit(resource.RLIMIT_FSIZE, (30_000, resource.RLIM_INFINITY))
+
+    full = subprocess.run(
+        words, preexec_fn=limit, capture_output=True, text=True,
+        env=os.environ | {"PYTHONDONTWRITEBYTECODE": "1"},
+    )  # fmt: skip
+    assert full.returncode == 2
+    assert f"{output}: cannot be written (File too large)" in full.stderr.splitlines()[-1]
+    assert not list(tmp_path.iterdir())
+    subprocess.run(words, check=True, capture_output=True)
+    assert directory_bytes(output) == expected
