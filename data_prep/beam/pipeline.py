@@ -18,15 +18,8 @@ import apache_beam as beam
 from apache_beam.options.pipeline_options import PipelineOptions, StandardOptions
 from apache_beam.runners.runner import PipelineResult, create_runner
 
-from data_prep.beam.steps import (
-    SPILL,
-    Call,
-    Job,
-    cannot_write,
-    read_result,
-    release_memory,
-    run_step,
-)
+from data_prep.beam.job import SPILL, Call, Job, cannot_write, read_result, run_step
+from data_prep.beam.steps import release_memory
 from spanbert_tf.errors import BadInputError, ConfigurationError, SpanBertError
 
 _LOCAL_RUNNER = "DirectRunner"  # Beam's name for "on this machine"

@@ -16,7 +16,8 @@ from typing import TypeVar
 import loky
 from loky.backend import get_context
 
-from data_prep.beam.steps import Call, Job, Show, release_memory, run_step
+from data_prep.beam.job import Call, Job, Show, run_step
+from data_prep.beam.steps import release_memory
 from spanbert_tf.errors import BadInputError
 from spanbert_tf.lazy import import_tensorflow
 from spanbert_tf.temporary import protected_children

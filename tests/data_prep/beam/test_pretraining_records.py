@@ -21,8 +21,9 @@ import data_prep.beam.spill
 import data_prep.beam.steps
 import data_prep.blocks.records
 import data_prep.text.corpus
+from data_prep.beam.job import Job
 from data_prep.beam.pipeline import check_shared, runner_options
-from data_prep.beam.steps import Job, spill_file
+from data_prep.beam.steps import spill_file
 from data_prep.beam.writing import write_pretraining_records
 from data_prep.blocks.records import RecordOptions
 from data_prep.text.corpus import split_sentences

@@ -1,0 +1,145 @@
+"""Finds the duplicates of all input files in bounded memory.
+
+1. `write_hashes` hashes the documents or paragraphs of a file, sorts as many as fit in memory, and
+   appends them to its file of hashes.
+2. `find_duplicates` takes a range of all hashes from these sorted runs, and writes which of the
+   hashed texts have an equal one before them, in the order of files.
+3. `read_duplicates` collects the duplicates of a file from all ranges.
+"""
+
+import itertools
+import os
+from collections.abc import Iterator
+
+import numpy as np
+
+from data_prep.beam.job import SPILL, Job, Show
+from data_prep.beam.progress import Totals
+from data_prep.text.corpus import DocumentReader
+from data_prep.text.duplicates import Unit, hash_units
+from data_prep.text.storage import InputFile
+
+RUN = 2**18  # hashes that are sorted at once; 6 MB
+RANGE = 2**20  # hashes that are compared at once, about; 64 MB with all copies
+# The hash as two numbers, and the index of the text in its file.
+_HASHED = np.dtype([("high", "<u8"), ("low", "<u8"), ("index", "<u8")])
+_DUPLICATE = np.dtype([("file", "<u8"), ("index", "<u8")])
+_HASH = np.dtype([("high", ">u8"), ("low", ">u8")])
+
+
+def write_hashes(job: Job, show: Show, file_number: int, file: InputFile, unit: Unit) -> int:
+    """Writes the hashes of the documents or paragraphs of an input file.
+
+    Args:
+        job: the job.
+        show: called with the progress since its last call.
+        file_number: index of the file among the input files.
+        file: the input file.
+        unit: what is hashed.
+
+    Returns:
+        Their number.
+
+    Raises:
+        BadInputError: the file cannot be read or used.
+        OSError: the hashes cannot be written.
+    """
+    reader = DocumentReader(file.path, job.options.document_separator)
+    found = hash_units(reader, unit)
+    num_hashes = 0
+    shown = 0
+    with job.whole_file(_hashes_path(job, file_number)) as path, open(path, "wb") as output:
+        while some := list(itertools.islice(found, RUN)):
+            output.write(_sorted_run(some).tobytes())
+            num_hashes += len(some)
+            show(Totals(hashed_bytes=reader.position - shown))
+            shown = reader.position
+    return num_hashes
+
+
+def _sorted_run(hashed: list[tuple[int, bytes]]) -> np.ndarray:
+    indices, hashes = zip(*hashed, strict=True)
+    pairs = np.frombuffer(b"".join(hashes), _HASH)
+    run = np.empty(len(hashed), _HASHED)
+    run["high"] = pairs["high"]
+    run["low"] = pairs["low"]
+    run["index"] = indices
+    return run[np.argsort(run["high"], kind="stable")]
+
+
+def count_ranges(num_hashes: int) -> int:
+    """The number of ranges into which all hashes are divided."""
+    return max(1, -(-num_hashes // RANGE))
+
+
+def find_duplicates(job: Job, show: Show, number: int, num_ranges: int) -> int:
+    """Writes which texts have an equal one before them, of those whose hashes are in a range.
+
+    Args:
+        job: the job.
+        show: is not called.
+        number: the range.
+        num_ranges: number of ranges.
+
+    Returns:
+        The number of duplicates.
+
+    Raises:
+        OSError: a file cannot be read or written.
+    """
+    runs = []
+    files = []
+    for file_number in range(job.num_files):
+        for run in _read_range(_hashes_path(job, file_number), number, num_ranges):
+            runs.append(run)
+            files.append(np.full(len(run), file_number, "<u8"))
+    hashed = np.concatenate([np.empty(0, _HASHED), *runs])
+    file = np.concatenate([np.empty(0, "<u8"), *files])
+    order = np.lexsort([hashed["index"], file, hashed["low"], hashed["high"]])
+    hashed = hashed[order]
+    is_duplicate = np.zeros(len(hashed), bool)
+    is_duplicate[1:] = (hashed["high"][1:] == hashed["high"][:-1]) & (
+        hashed["low"][1:] == hashed["low"][:-1]
+    )
+    duplicates = np.empty(int(is_duplicate.sum()), _DUPLICATE)
+    duplicates["file"] = file[order][is_duplicate]
+    duplicates["index"] = hashed["index"][is_duplicate]
+    duplicates = duplicates[np.lexsort([duplicates["index"], duplicates["file"]])]
+    with job.whole_file(_duplicates_path(job, number)) as path, open(path, "wb") as output:
+        output.write(duplicates.tobytes())
+    return len(duplicates)
+
+
+def _read_range(path: str, number: int, num_ranges: int) -> Iterator[np.ndarray]:
+    """The part of each sorted run that is in a range of the hashes."""
+    if not os.path.getsize(path):
+        return
+    hashed = np.memmap(path, _HASHED, mode="r")
+    first = 2**64 * number // num_ranges
+    last = 2**64 * (number + 1) // num_ranges - 1
+    for start in range(0, len(hashed), RUN):
+        run = hashed[start : start + RUN]
+        begin = np.searchsorted(run["high"], np.uint64(first))
+        end = np.searchsorted(run["high"], np.uint64(last), side="right")
+        yield np.array(run[begin:end])
+
+
+def read_duplicates(job: Job, file_number: int, num_ranges: int) -> np.ndarray:
+    """The indices of the duplicates in an input file, uint64 in ascending order."""
+    found = [np.empty(0, "<u8")]
+    for number in range(num_ranges):
+        path = _duplicates_path(job, number)
+        if not os.path.getsize(path):
+            continue
+        duplicates = np.memmap(path, _DUPLICATE, mode="r")
+        begin, end = np.searchsorted(duplicates["file"], [file_number, file_number + 1])
+        found.append(np.array(duplicates["index"][begin:end]))
+    return np.sort(np.concatenate(found))
+
+
+def _hashes_path(job: Job, file_number: int) -> str:
+    return os.path.join(job.directory, SPILL, f"{file_number}.hashes")
+
+
+def _duplicates_path(job: Job, number: int) -> str:
+    return os.path.join(job.directory, SPILL, f"{number}.duplicates")

@@ -1,0 +1,179 @@
+"""The job that all steps share, how steps are called, and how their results are kept."""
+
+import contextlib
+import dataclasses
+import os
+import pickle
+import re
+import uuid
+from collections.abc import Callable, Iterator, Sequence
+from typing import Any, NamedTuple, Protocol, TypeVar
+
+from data_prep.beam.pickles import PICKLE_ERRORS, load_pickle
+from data_prep.beam.progress import Totals
+from data_prep.blocks.held_out import SplitKeys
+from data_prep.blocks.records import RecordOptions
+from data_prep.text.duplicates import Unit
+from spanbert_tf.data.manifest import Shard
+from spanbert_tf.files.contents import is_file_name
+from spanbert_tf.files.output import NEW
+
+Show = Callable[[Totals], None]  # is called with the work done since the last call
+SPILL = "spill"  # folder in the work directory, beside the folder `NEW`, which becomes the output
+
+_RESULT = re.compile(r"(files|shards)-\d+")  # names of the results that are counted
+UNFINISHED = "unfinished-"  # how the names of unfinished files in it begin
+
+_Result = TypeVar("_Result")
+
+
+@dataclasses.dataclass(frozen=True)
+class Job:
+    """The parameters that all steps share.
+
+    Attributes:
+        output: path of the output directory, for messages.
+        directory: path of the work directory.
+        options: options of the records.
+        num_files: number of input files.
+        num_shards: number of shards of each split.
+        validation_fraction: share of the records that is held out.
+        deduplicate: what is left out if it has been read before; `None`: nothing.
+    """
+
+    output: str
+    directory: str
+    options: RecordOptions
+    num_files: int
+    num_shards: int
+    validation_fraction: float
+    deduplicate: Unit | None = None
+
+    def spill_path(self, file_number: int) -> str:
+        """The path of the spill file of an input file."""
+        return os.path.join(self.directory, SPILL, str(file_number))
+
+    def shard_path(self, name: str) -> str:
+        """The path of a file of a shard."""
+        return os.path.join(self.directory, NEW, name)
+
+    def result_path(self, items: str, number: int) -> str:
+        """The path of the result of a step for one of its items; see `run_step`."""
+        return os.path.join(self.directory, SPILL, f"{items}-{number}")
+
+    @contextlib.contextmanager
+    def whole_file(self, path: str) -> Iterator[str]:
+        """Yields a temporary path and renames the file to `path` when the context ends.
+
+        A runner of Beam repeats the work of a worker that it believes to be lost, while other
+        workers may already read the finished file. The rename replaces it atomically. The bytes are
+        on the disk before: after a power failure, too, a file that is there is whole.
+        """
+        unfinished = os.path.join(self.directory, SPILL, f"{UNFINISHED}{uuid.uuid4()}")
+        yield unfinished
+        with open(unfinished, "rb") as file:
+            os.fsync(file.fileno())
+        os.replace(unfinished, path)
+
+
+class FileSummary(NamedTuple):
+    """What became of an input file.
+
+    Attributes:
+        counts: numbers of what was read and made.
+        keys: what decides which of its records are held out.
+    """
+
+    counts: dict[str, int]
+    keys: SplitKeys
+
+
+class ShardResult(NamedTuple):
+    """What became of a shard.
+
+    Attributes:
+        shard: its number.
+        files: one file for each split that has records.
+        unigram_counts: the bytes of int64 [vocabulary], occurrences of each entry in the training
+            split.
+    """
+
+    shard: int
+    files: tuple[Shard, ...]
+    unigram_counts: bytes
+
+
+class Call(Protocol):
+    """Calls a step for each of several items, in processes or on a runner of Beam."""
+
+    def __call__(
+        self, step: Callable[..., _Result], items: str, arguments: Sequence[tuple]
+    ) -> list[_Result]:
+        """Calls `step(job, show, *arguments)` for each tuple of arguments.
+
+        Args:
+            step: one of the functions of `steps` and `duplicates`.
+            items: what the items are, such as `"files"`.
+            arguments: for each item its number and further arguments.
+
+        Returns:
+            The results in the order of the arguments.
+
+        Raises:
+            BadInputError: a step raised it, a process was killed, or the runner failed.
+            OSError: a file cannot be written.
+        """
+
+
+def run_step(
+    job: Job, show: Show, step: Callable[..., _Result], items: str, arguments: tuple
+) -> _Result:
+    """Calls a step for one item and keeps its result in a file; see `Call`.
+
+    The file is written when all other files of the step are whole. If a killed command, or another
+    worker of a runner, has left it, the step is not called again.
+    """
+    kept = read_result(job, items, arguments[0])
+    if kept is not None:
+        return kept
+    result = step(job, show, *arguments)
+    with job.whole_file(job.result_path(items, arguments[0])) as path, open(path, "wb") as file:
+        pickle.dump(result, file)
+    return result
+
+
+def read_result(job: Job, items: str, number: int) -> Any | None:
+    """Reads the result that `run_step` kept; `None` if there is none, or if it is damaged."""
+    try:
+        with open(job.result_path(items, number), "rb") as file:
+            result = load_pickle(file, (FileSummary, SplitKeys, ShardResult, Shard))
+    except (FileNotFoundError, *PICKLE_ERRORS):
+        return None
+    if isinstance(result, ShardResult):
+        for shard in result.files:
+            if not is_file_name(shard.file):  # another file of the user would become the output's
+                return None
+    return result
+
+
+def prepare_to_go_on(job: Job) -> int:
+    """Removes the unfinished files of a killed command.
+
+    Returns:
+        How many input files and shards are done.
+    """
+    directory = os.path.join(job.directory, SPILL)
+    num_results = 0
+    for name in os.listdir(directory):
+        if name.startswith(UNFINISHED):
+            os.remove(os.path.join(directory, name))
+        elif _RESULT.fullmatch(name):
+            num_results += 1
+    return num_results
+
+
+def cannot_write(output: str, error: Exception) -> str:
+    """The message for an output that cannot be written, for example because the disk is full."""
+    # TensorFlow's messages have the form "path; reason".
+    reason = getattr(error, "strerror", None) or str(error).splitlines()[0].split("; ")[-1]
+    return f"{output}: cannot be written ({reason}); free some space or name another --output"
