@@ -1,10 +1,10 @@
 """Finds the duplicates of all input files in bounded memory.
 
-1. `write_hashes` hashes the documents or paragraphs of a file, sorts as many as fit in memory, and
-   appends them to its file of hashes.
+1. `write_hashes` hashes the documents or paragraphs of a part of the input, sorts as many as fit in
+   memory, and appends them to its file of hashes.
 2. `find_duplicates` takes a range of all hashes from these sorted runs, and writes which of the
    hashed texts have an equal one before them, in the order of files.
-3. `read_duplicates` collects the duplicates of a file from all ranges.
+3. `read_duplicates` collects the duplicates of a part from all ranges.
 """
 
 import itertools
@@ -15,26 +15,25 @@ import numpy as np
 
 from data_prep.beam.job import SPILL, Job, Show
 from data_prep.beam.progress import Totals
-from data_prep.text.corpus import DocumentReader
+from data_prep.text.cutting import FilePart, read_part
 from data_prep.text.duplicates import Unit, hash_units
-from data_prep.text.storage import InputFile
 
 RUN = 2**18  # hashes that are sorted at once; 6 MB
 RANGE = 2**20  # hashes that are compared at once, about; 64 MB with all copies
-# The hash as two numbers, and the index of the text in its file.
+# The hash as two numbers, and the index of the text in its part of the input.
 _HASHED = np.dtype([("high", "<u8"), ("low", "<u8"), ("index", "<u8")])
-_DUPLICATE = np.dtype([("file", "<u8"), ("index", "<u8")])
+_DUPLICATE = np.dtype([("part", "<u8"), ("index", "<u8")])
 _HASH = np.dtype([("high", ">u8"), ("low", ">u8")])
 
 
-def write_hashes(job: Job, show: Show, file_number: int, file: InputFile, unit: Unit) -> int:
-    """Writes the hashes of the documents or paragraphs of an input file.
+def write_hashes(job: Job, show: Show, part_number: int, part: FilePart, unit: Unit) -> int:
+    """Writes the hashes of the documents or paragraphs of a part of the input.
 
     Args:
         job: the job.
         show: called with the progress since its last call.
-        file_number: index of the file among the input files.
-        file: the input file.
+        part_number: index of the part among all parts.
+        part: the part.
         unit: what is hashed.
 
     Returns:
@@ -44,11 +43,11 @@ def write_hashes(job: Job, show: Show, file_number: int, file: InputFile, unit: 
         BadInputError: the file cannot be read or used.
         OSError: the hashes cannot be written.
     """
-    reader = DocumentReader(file.path, job.options.document_separator)
+    reader = read_part(part, job.options.document_separator)
     found = hash_units(reader, unit)
     num_hashes = 0
     shown = 0
-    with job.whole_file(_hashes_path(job, file_number)) as path, open(path, "wb") as output:
+    with job.whole_file(_hashes_path(job, part_number)) as path, open(path, "wb") as output:
         while some := list(itertools.islice(found, RUN)):
             output.write(_sorted_run(some).tobytes())
             num_hashes += len(some)
@@ -72,7 +71,7 @@ def count_ranges(num_hashes: int) -> int:
     return max(1, -(-num_hashes // RANGE))
 
 
-def find_duplicates(job: Job, show: Show, number: int, num_ranges: int) -> int:
+def find_duplicates(job: Job, show: Show, number: int, num_ranges: int, num_parts: int) -> int:
     """Writes which texts have an equal one before them, of those whose hashes are in a range.
 
     Args:
@@ -80,6 +79,7 @@ def find_duplicates(job: Job, show: Show, number: int, num_ranges: int) -> int:
         show: is not called.
         number: the range.
         num_ranges: number of ranges.
+        num_parts: number of parts of the input.
 
     Returns:
         The number of duplicates.
@@ -88,23 +88,23 @@ def find_duplicates(job: Job, show: Show, number: int, num_ranges: int) -> int:
         OSError: a file cannot be read or written.
     """
     runs = []
-    files = []
-    for file_number in range(job.num_files):
-        for run in _read_range(_hashes_path(job, file_number), number, num_ranges):
+    parts = []
+    for part_number in range(num_parts):
+        for run in _read_range(_hashes_path(job, part_number), number, num_ranges):
             runs.append(run)
-            files.append(np.full(len(run), file_number, "<u8"))
+            parts.append(np.full(len(run), part_number, "<u8"))
     hashed = np.concatenate([np.empty(0, _HASHED), *runs])
-    file = np.concatenate([np.empty(0, "<u8"), *files])
-    order = np.lexsort([hashed["index"], file, hashed["low"], hashed["high"]])
+    part = np.concatenate([np.empty(0, "<u8"), *parts])
+    order = np.lexsort([hashed["index"], part, hashed["low"], hashed["high"]])
     hashed = hashed[order]
     is_duplicate = np.zeros(len(hashed), bool)
     is_duplicate[1:] = (hashed["high"][1:] == hashed["high"][:-1]) & (
         hashed["low"][1:] == hashed["low"][:-1]
     )
     duplicates = np.empty(int(is_duplicate.sum()), _DUPLICATE)
-    duplicates["file"] = file[order][is_duplicate]
+    duplicates["part"] = part[order][is_duplicate]
     duplicates["index"] = hashed["index"][is_duplicate]
-    duplicates = duplicates[np.lexsort([duplicates["index"], duplicates["file"]])]
+    duplicates = duplicates[np.lexsort([duplicates["index"], duplicates["part"]])]
     with job.whole_file(_duplicates_path(job, number)) as path, open(path, "wb") as output:
         output.write(duplicates.tobytes())
     return len(duplicates)
@@ -124,21 +124,21 @@ def _read_range(path: str, number: int, num_ranges: int) -> Iterator[np.ndarray]
         yield np.array(run[begin:end])
 
 
-def read_duplicates(job: Job, file_number: int, num_ranges: int) -> np.ndarray:
-    """The indices of the duplicates in an input file, uint64 in ascending order."""
+def read_duplicates(job: Job, part_number: int, num_ranges: int) -> np.ndarray:
+    """The indices of the duplicates in a part of the input, uint64 in ascending order."""
     found = [np.empty(0, "<u8")]
     for number in range(num_ranges):
         path = _duplicates_path(job, number)
         if not os.path.getsize(path):
             continue
         duplicates = np.memmap(path, _DUPLICATE, mode="r")
-        begin, end = np.searchsorted(duplicates["file"], [file_number, file_number + 1])
+        begin, end = np.searchsorted(duplicates["part"], [part_number, part_number + 1])
         found.append(np.array(duplicates["index"][begin:end]))
     return np.sort(np.concatenate(found))
 
 
-def _hashes_path(job: Job, file_number: int) -> str:
-    return os.path.join(job.directory, SPILL, f"{file_number}.hashes")
+def _hashes_path(job: Job, part_number: int) -> str:
+    return os.path.join(job.directory, SPILL, f"{part_number}.hashes")
 
 
 def _duplicates_path(job: Job, number: int) -> str:

@@ -1,5 +1,6 @@
 """The job that all steps share, how steps are called, and how their results are kept."""
 
+import collections
 import contextlib
 import dataclasses
 import os
@@ -13,6 +14,7 @@ from data_prep.beam.pickles import PICKLE_ERRORS, load_pickle
 from data_prep.beam.progress import Totals
 from data_prep.blocks.held_out import SplitKeys
 from data_prep.blocks.records import RecordOptions
+from data_prep.text.cutting import RangeScan, Start
 from data_prep.text.duplicates import Unit
 from spanbert_tf.data.manifest import Shard
 from spanbert_tf.files.contents import is_file_name
@@ -21,7 +23,7 @@ from spanbert_tf.files.output import NEW
 Show = Callable[[Totals], None]  # is called with the work done since the last call
 SPILL = "spill"  # folder in the work directory, beside the folder `NEW`, which becomes the output
 
-_RESULT = re.compile(r"(files|shards)-\d+")  # names of the results that are counted
+_RESULT = re.compile(r"(parts|shards)-\d+")  # names of the results that are counted
 UNFINISHED = "unfinished-"  # how the names of unfinished files in it begin
 
 _Result = TypeVar("_Result")
@@ -35,7 +37,6 @@ class Job:
         output: path of the output directory, for messages.
         directory: path of the work directory.
         options: options of the records.
-        num_files: number of input files.
         num_shards: number of shards of each split.
         validation_fraction: share of the records that is held out.
         deduplicate: what is left out if it has been read before; `None`: nothing.
@@ -44,14 +45,13 @@ class Job:
     output: str
     directory: str
     options: RecordOptions
-    num_files: int
     num_shards: int
     validation_fraction: float
     deduplicate: Unit | None = None
 
-    def spill_path(self, file_number: int) -> str:
-        """The path of the spill file of an input file."""
-        return os.path.join(self.directory, SPILL, str(file_number))
+    def spill_path(self, part_number: int) -> str:
+        """The path of the spill file of a part of the input."""
+        return os.path.join(self.directory, SPILL, str(part_number))
 
     def shard_path(self, name: str) -> str:
         """The path of a file of a shard."""
@@ -76,8 +76,8 @@ class Job:
         os.replace(unfinished, path)
 
 
-class FileSummary(NamedTuple):
-    """What became of an input file.
+class PartSummary(NamedTuple):
+    """What became of a part of the input.
 
     Attributes:
         counts: numbers of what was read and made.
@@ -103,6 +103,9 @@ class ShardResult(NamedTuple):
     unigram_counts: bytes
 
 
+_RESULT_CLASSES = (RangeScan, Start, PartSummary, SplitKeys, ShardResult, Shard)
+
+
 class Call(Protocol):
     """Calls a step for each of several items, in processes or on a runner of Beam."""
 
@@ -113,7 +116,7 @@ class Call(Protocol):
 
         Args:
             step: one of the functions of `steps` and `duplicates`.
-            items: what the items are, such as `"files"`.
+            items: what the items are, such as `"shards"`.
             arguments: for each item its number and further arguments.
 
         Returns:
@@ -146,7 +149,7 @@ def read_result(job: Job, items: str, number: int) -> Any | None:
     """Reads the result that `run_step` kept; `None` if there is none, or if it is damaged."""
     try:
         with open(job.result_path(items, number), "rb") as file:
-            result = load_pickle(file, (FileSummary, SplitKeys, ShardResult, Shard))
+            result = load_pickle(file, _RESULT_CLASSES)
     except (FileNotFoundError, *PICKLE_ERRORS):
         return None
     if isinstance(result, ShardResult):
@@ -156,20 +159,20 @@ def read_result(job: Job, items: str, number: int) -> Any | None:
     return result
 
 
-def prepare_to_go_on(job: Job) -> int:
+def prepare_to_go_on(job: Job) -> tuple[int, int]:
     """Removes the unfinished files of a killed command.
 
     Returns:
-        How many input files and shards are done.
+        How many parts of the input and shards are done.
     """
     directory = os.path.join(job.directory, SPILL)
-    num_results = 0
+    done: collections.Counter = collections.Counter()
     for name in os.listdir(directory):
         if name.startswith(UNFINISHED):
             os.remove(os.path.join(directory, name))
-        elif _RESULT.fullmatch(name):
-            num_results += 1
-    return num_results
+        elif found := _RESULT.fullmatch(name):
+            done[found[1]] += 1
+    return done["parts"], done["shards"]
 
 
 def cannot_write(output: str, error: Exception) -> str:

@@ -1,7 +1,7 @@
-"""The two main steps of preparation: an input file → a spill file, all spill files → a shard.
+"""The two main steps of preparation: a part of the input → a spill file, all of them → a shard.
 
-Processes of this machine and workers of Beam call the same two functions by `run_step`. Where
-duplicates are left out, the steps of `duplicates` come before.
+Processes of this machine and workers of Beam call the same functions by `run_step`. Before, large
+files are cut into parts (`scan_file`), and duplicates are found (`duplicates`).
 """
 
 import functools
@@ -13,14 +13,15 @@ from collections.abc import Iterable, Iterator, Sequence
 import numpy as np
 
 from data_prep.beam.duplicates import read_duplicates
-from data_prep.beam.job import FileSummary, Job, ShardResult, Show
+from data_prep.beam.job import Job, PartSummary, ShardResult, Show
 from data_prep.beam.progress import Totals
 from data_prep.beam.spill import read_spill, write_spill
 from data_prep.blocks.held_out import HeldOut, find_held_out
 from data_prep.blocks.pairs import draw_second_segments, join_blocks
 from data_prep.blocks.records import FileRecords, RecordMaker, RecordOptions
 from data_prep.blocks.sequences import Block, Record
-from data_prep.text.corpus import DocumentReader
+from data_prep.text.corpus import DocumentReader, TextFormat
+from data_prep.text.cutting import FilePart, RangeScan, read_part, scan_range
 from data_prep.text.duplicates import duplicate_count, number_documents, without_duplicates
 from data_prep.text.storage import InputFile
 from spanbert_tf.data import manifest
@@ -30,34 +31,61 @@ from spanbert_tf.errors import BadInputError
 from spanbert_tf.files.contents import sha256
 
 
-def spill_file(
-    job: Job, show: Show, file_number: int, file: InputFile, num_ranges: int
-) -> FileSummary:
-    """First step: writes the records of an input file to its spill file.
+def scan_file(
+    job: Job,
+    show: Show,
+    number: int,
+    file: InputFile,
+    text_format: TextFormat,
+    start: int,
+    stop: int,
+) -> RangeScan:
+    """Counts the documents of a range of bytes of a file; see `scan_range`.
+
+    Args:
+        job: the job.
+        show: is not called.
+        number: index of the range among those of all files.
+        file: the file.
+        text_format: its format.
+        start: the first byte of the range.
+        stop: the byte after the range.
+
+    Raises:
+        BadInputError: the file cannot be read.
+    """
+    return scan_range(file, text_format, start, stop)
+
+
+def spill_part(
+    job: Job, show: Show, part_number: int, part: FilePart, num_ranges: int
+) -> PartSummary:
+    """First step: writes the records of a part of the input to its spill file.
 
     Args:
         job: the job.
         show: called with the progress since its last call.
-        file_number: index of the file among the input files.
-        file: the input file.
+        part_number: index of the part among all parts.
+        part: whole documents of a file.
         num_ranges: number of files of duplicates, see `find_duplicates`.
 
     Raises:
         BadInputError: the file cannot be read or used.
         OSError: the spill file cannot be written.
     """
-    reader = DocumentReader(file.path, job.options.document_separator)
-    parts = number_documents(reader)
-    counts = {}
+    reader = read_part(part, job.options.document_separator)
+    documents = number_documents(reader)
+    counts = {"files": int(part.start == 0)}
     if job.deduplicate is not None:
-        duplicates = read_duplicates(job, file_number, num_ranges)
-        parts = without_duplicates(reader, job.deduplicate, duplicates.tolist())
+        duplicates = read_duplicates(job, part_number, num_ranges)
+        documents = without_duplicates(reader, job.deduplicate, duplicates.tolist())
         counts[duplicate_count(job.deduplicate)] = len(duplicates)
-    records = FileRecords(_record_maker(job.options), parts, file.name)
-    with job.whole_file(job.spill_path(file_number)) as path:
+    numbered = ((part.first_document + number, text) for number, text in documents)
+    records = FileRecords(_record_maker(job.options), numbered, part.file.name)
+    with job.whole_file(job.spill_path(part_number)) as path:
         write_spill(path, _showing_progress(records, reader, show), job.num_shards)
     counts |= {**records.counts, "bytes": reader.bytes_read}
-    return FileSummary(counts, records.split_keys())
+    return PartSummary(counts, records.split_keys())
 
 
 @functools.lru_cache(maxsize=1)
@@ -69,7 +97,7 @@ def _record_maker(options: RecordOptions) -> RecordMaker:
 
 
 def release_memory() -> None:
-    """Frees the objects that `spill_file` caches in this process."""
+    """Frees the objects that `spill_part` caches in this process."""
     _record_maker.cache_clear()
     gc.unfreeze()
 
@@ -90,12 +118,12 @@ def _showing_progress(records: FileRecords, reader: DocumentReader, show: Show) 
     show_more()
 
 
-def held_out_records(job: Job, summaries: Sequence[FileSummary]) -> HeldOut:
-    """Decides which records are held out, after all files were read.
+def held_out_records(job: Job, summaries: Sequence[PartSummary]) -> HeldOut:
+    """Decides which records are held out, after all parts of the input were read.
 
     Args:
         job: the job.
-        summaries: those of all input files, in any order.
+        summaries: those of all parts, in any order.
 
     Raises:
         BadInputError: pairs are wanted and there is only one document.
@@ -110,7 +138,7 @@ def held_out_records(job: Job, summaries: Sequence[FileSummary]) -> HeldOut:
     return find_held_out(keys, job.validation_fraction, job.options.sequences)
 
 
-def write_shard(job: Job, show: Show, shard: int, held_out: HeldOut) -> ShardResult:
+def write_shard(job: Job, show: Show, shard: int, held_out: HeldOut, num_parts: int) -> ShardResult:
     """Second step: writes the files of a shard, one for each split that has records.
 
     Records are sorted by their random keys, so every run writes them in the same order. Memory is
@@ -121,12 +149,13 @@ def write_shard(job: Job, show: Show, shard: int, held_out: HeldOut) -> ShardRes
         show: called with the progress since its last call.
         shard: index of the shard.
         held_out: decides the split of each record.
+        num_parts: number of parts of the input, which is that of spill files.
 
     Raises:
         OSError: a file cannot be read or written.
     """
     splits: dict[Split, list[Record]] = {split: [] for split in SPLITS}
-    for record in _read_shard(job, shard):
+    for record in _read_shard(job, num_parts, shard):
         splits[held_out.split(record)].append(record)
     vocabulary_size = len(job.options.vocabulary)
     files = []
@@ -135,7 +164,7 @@ def write_shard(job: Job, show: Show, shard: int, held_out: HeldOut) -> ShardRes
         if not records:
             continue
         records.sort(key=lambda record: record.order_key)
-        others = functools.partial(_records_of_others, job, held_out, shard, split)
+        others = functools.partial(_records_of_others, job, num_parts, held_out, shard, split)
         records = draw_second_segments(records, job.options.row_limit, others)
         files.append(_write_file(job, f"{split}-{shard}", split, records))
         if split == "train":
@@ -144,15 +173,17 @@ def write_shard(job: Job, show: Show, shard: int, held_out: HeldOut) -> ShardRes
     return ShardResult(shard, tuple(files), counts.tobytes())
 
 
-def _read_shard(job: Job, shard: int) -> Iterator[Record]:
-    for file_number in range(job.num_files):
-        yield from read_spill(job.spill_path(file_number), shard)
+def _read_shard(job: Job, num_parts: int, shard: int) -> Iterator[Record]:
+    for part_number in range(num_parts):
+        yield from read_spill(job.spill_path(part_number), shard)
 
 
-def _records_of_others(job: Job, held_out: HeldOut, shard: int, split: Split) -> Iterator[Record]:
+def _records_of_others(
+    job: Job, num_parts: int, held_out: HeldOut, shard: int, split: Split
+) -> Iterator[Record]:
     """Records of a split in all other shards, from the next shard round to the previous one."""
     for distance in range(1, job.num_shards):
-        for record in _read_shard(job, (shard + distance) % job.num_shards):
+        for record in _read_shard(job, num_parts, (shard + distance) % job.num_shards):
             if held_out.split(record) == split:
                 yield record
 

@@ -3,7 +3,7 @@
 Processes of this machine (`processes`) or a runner of Apache Beam (`pipeline`) do the work in two
 steps (`steps`):
 
-1. For each input file, write its records to a spill file.
+1. For each input file, or part of a large one, write its records to a spill file.
 2. For each shard, read its records from all spill files, and write them in a random order that is
    the same in every run.
 
@@ -29,18 +29,21 @@ from data_prep.beam.duplicates import count_ranges, find_duplicates, write_hashe
 from data_prep.beam.job import (
     SPILL,
     Call,
-    FileSummary,
     Job,
+    PartSummary,
     ShardResult,
     cannot_write,
     prepare_to_go_on,
 )
 from data_prep.beam.processes import on_this_machine
 from data_prep.beam.progress import Progress
-from data_prep.beam.steps import held_out_records, spill_file, write_shard
+from data_prep.beam.steps import held_out_records, scan_file, spill_part, write_shard
 from data_prep.blocks.annotations import check_annotations
 from data_prep.blocks.held_out import HeldOut
 from data_prep.blocks.records import RecordOptions
+from data_prep.text import cutting
+from data_prep.text.corpus import find_format
+from data_prep.text.cutting import FilePart
 from data_prep.text.duplicates import Unit, duplicate_count
 from data_prep.text.storage import InputFile, find_files, import_beam
 from spanbert_tf.data.manifest import (
@@ -115,7 +118,8 @@ def write_pretraining_records(
             the order of files; see `data_prep.text.duplicates`.
         num_shards: number of files of the training split. By default one for each 32 MB of text,
             where a byte of gzip counts as three. A shard is sorted in memory.
-        num_processes: number of processes on this machine. Each reads whole input files.
+        num_processes: number of processes on this machine. Large files of JSON lines and of
+            WikiExtractor's text are shared by them.
         beam_arguments: options for a runner of Beam, such as `--runner=dask`.
         overwrite: whether earlier records at `output` may be replaced.
 
@@ -157,7 +161,6 @@ def write_pretraining_records(
             check_annotations(annotate, spacy_model),
             spacy_model,
         ),
-        num_files=len(files),
         num_shards=num_shards or math.ceil(text_bytes / _TEXT_BYTES_PER_SHARD),
         validation_fraction=validation_fraction,
         deduplicate=deduplicate,
@@ -171,12 +174,12 @@ def write_pretraining_records(
                 Progress(input_bytes, job.num_shards) as progress,
                 on_this_machine(job, num_processes, progress.add) as call,
             ):
-                outcome = _call_steps(job, files, call)
+                outcome = _call_steps(job, files, call, is_shared=num_processes > 1)
         else:
             from data_prep.beam.pipeline import on_runner
 
             with on_runner(job, options, input_bytes) as call:
-                outcome = _call_steps(job, files, call)
+                outcome = _call_steps(job, files, call, is_shared=True)
         _check_unchanged(files, states)
         manifest = _finish(job, outcome)
         target.publish()
@@ -230,11 +233,10 @@ def _begin_or_go_on(target: Output, job: Job, digest: str) -> None:
     """Makes the work directory, or keeps that of a killed command that did the same work."""
     left = target.left_work(SPILL, NEW)
     if left == digest:
-        num_results = prepare_to_go_on(job)
-        total = job.num_files + job.num_shards
+        num_parts, num_shards = prepare_to_go_on(job)
         print_line(
-            f"{target.path}: goes on where it was killed; of {job.num_files:,} files and "
-            f"{job.num_shards:,} shards, {num_results:,} of {total:,} are done"
+            f"{target.path}: goes on where it was killed; {num_parts:,} files or parts of files "
+            f"are read, {num_shards:,} of {job.num_shards:,} shards are written"
         )
         return
     if left is not None:
@@ -261,50 +263,90 @@ class _Outcome(NamedTuple):
     """The results of the steps.
 
     Attributes:
-        summaries: one for each input file, in any order.
+        summaries: one for each part of the input, in any order.
         held_out: decides which records are held out.
         shards: one for each shard, ordered by shard.
     """
 
-    summaries: list[FileSummary]
+    summaries: list[PartSummary]
     held_out: HeldOut
     shards: list[ShardResult]
 
 
-def _call_steps(job: Job, files: Sequence[InputFile], call: Call) -> _Outcome:
-    # Largest files first: otherwise one process could still read a large file when others are done.
-    numbered = sorted(enumerate(files), key=lambda entry: -entry[1].size)
+def _call_steps(job: Job, files: Sequence[InputFile], call: Call, *, is_shared: bool) -> _Outcome:
+    parts = _cut_files(files, call, is_shared=is_shared)
+    # Largest parts first: otherwise one process could still read one when others are done.
+    numbered = sorted(enumerate(parts), key=lambda entry: -entry[1].size)
     num_ranges = 0
     if job.deduplicate is not None:
         num_ranges = _find_all_duplicates(job, numbered, call)
-    to_spill = [(number, file, num_ranges) for number, file in numbered]
-    summaries = call(spill_file, "files", to_spill)
+    to_spill = [(number, part, num_ranges) for number, part in numbered]
+    summaries = call(spill_part, "parts", to_spill)
     if job.deduplicate is not None:
-        _print_duplicates(job.deduplicate, [file for _, file in numbered], summaries)
+        _print_duplicates(job.deduplicate, [part for _, part in numbered], summaries)
     held_out = held_out_records(job, summaries)
-    shards = call(write_shard, "shards", [(shard, held_out) for shard in range(job.num_shards)])
+    to_write = [(shard, held_out, len(parts)) for shard in range(job.num_shards)]
+    shards = call(write_shard, "shards", to_write)
     return _Outcome(summaries, held_out, shards)
 
 
-def _find_all_duplicates(job: Job, numbered: Sequence[tuple[int, InputFile]], call: Call) -> int:
+def _cut_files(files: Sequence[InputFile], call: Call, *, is_shared: bool) -> list[FilePart]:
+    """Cuts large files into parts.
+
+    Args:
+        files: the input files.
+        call: calls steps.
+        is_shared: whether several processes share the work, so that it matters which files cannot
+            be cut.
+    """
+    scanned = {}
+    to_scan: list[tuple] = []
+    whole = []
+    for file in files:
+        if file.size <= cutting.RANGE_BYTES:
+            continue
+        text_format = find_format(file.path)
+        if text_format not in ("wikipedia", "json_lines"):
+            whole.append(file)
+            continue
+        scanned[file] = len(to_scan)
+        for start, stop in cutting.ranges_of(file):
+            to_scan.append((len(to_scan), file, text_format, start, stop))
+    if whole and is_shared:
+        largest = max(whole, key=lambda file: file.size)
+        print_line(
+            f"{largest.path}: one process reads all of it ({len(whole):,} such files): only JSON "
+            "lines and WikiExtractor's text that are not compressed are shared"
+        )
+    scans = call(scan_file, "ranges", to_scan)
+    parts = []
+    for file in files:
+        if file in scanned:
+            first = scanned[file]
+            parts += cutting.cut_file(file, scans[first : first + len(cutting.ranges_of(file))])
+        else:
+            parts.append(FilePart(file))
+    return parts
+
+
+def _find_all_duplicates(job: Job, numbered: Sequence[tuple[int, FilePart]], call: Call) -> int:
     """Finds duplicates and returns the number of files that list them."""
-    to_hash = [(number, file, job.deduplicate) for number, file in numbered]
+    to_hash = [(number, part, job.deduplicate) for number, part in numbered]
     num_hashes = sum(call(write_hashes, "hashes", to_hash))
     num_ranges = count_ranges(num_hashes)
-    ranges = [(number, num_ranges) for number in range(num_ranges)]
+    ranges = [(number, num_ranges, len(numbered)) for number in range(num_ranges)]
     call(find_duplicates, "duplicates", ranges)
     return num_ranges
 
 
 def _print_duplicates(
-    unit: Unit, files: Sequence[InputFile], summaries: Sequence[FileSummary]
+    unit: Unit, parts: Sequence[FilePart], summaries: Sequence[PartSummary]
 ) -> None:
     """Prints how many duplicates each file has, in the order of files."""
-    found = []
-    for file, summary in zip(files, summaries, strict=True):
-        if number := summary.counts[duplicate_count(unit)]:
-            found.append((file.name, number))
-    found.sort()
+    counts: collections.Counter = collections.Counter()
+    for part, summary in zip(parts, summaries, strict=True):
+        counts[part.file.name] += summary.counts[duplicate_count(unit)]
+    found = sorted((name, number) for name, number in counts.items() if number)
     for name, number in found[:_MOST_SHOWN]:
         print_line(f"{name}: {number:,} duplicate {unit} are left out")
     others = found[_MOST_SHOWN:]

@@ -26,6 +26,7 @@ from data_prep.blocks.sequences import (
     begins_run,
     cut_blocks,
 )
+from data_prep.text.cutting import GROUP
 
 NEXT, RANDOM = 0, 1
 _INDEX_LISTS = (1, 3)  # places of indices in `Block.lists`; all other lists are positions
@@ -58,7 +59,8 @@ class PairBuilder:
 
     Each label is 0 or 1 with equal probability. If 0 is drawn and the rest of the document is less
     than half a row, the rest is cut in two. If that rest is a single sentence, the label becomes 1,
-    and a later label 1 becomes 0 in exchange, so that both labels stay equally frequent.
+    and a later label 1 of the same `GROUP` of documents becomes 0 in exchange, so that both labels
+    stay equally frequent.
 
     Args:
         limit: word pieces of a row.
@@ -71,6 +73,7 @@ class PairBuilder:
         self._token_dtype = token_dtype
         self._keys = keys
         self._surplus = 0  # labels that became 1 and were not yet exchanged
+        self._group = 0  # the group of documents in which they became 1
 
     def fill(self, sentences: Sentences, *, is_open: bool) -> tuple[list[Record], Sentences]:
         """Makes records of sentences.
@@ -114,6 +117,9 @@ class PairBuilder:
         first = 0
         for begin, end in zip(begins, [*begins[1:], len(token_ends)], strict=True):
             document = int(sentences.documents[begin])
+            if document // GROUP != self._group:
+                self._group = document // GROUP
+                self._surplus = 0
             goes_on = is_open and end == len(token_ends)
             least_tokens = 2 * self._limit if goes_on else 1
             while first < end and token_ends[end - 1] - _before(token_ends, first) >= least_tokens:

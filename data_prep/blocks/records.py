@@ -150,7 +150,7 @@ class RecordMaker:
 
 
 class FileRecords:
-    """Iterates over the records of a file. Memory does not grow with the file.
+    """Iterates over the records of a file, or of a part of it. Memory does not grow with the file.
 
     Args:
         maker: makes sentences of text.
@@ -164,7 +164,7 @@ class FileRecords:
     def __init__(
         self, maker: RecordMaker, parts: Iterable[tuple[int, TextPart]], name: str
     ) -> None:
-        self.counts: collections.Counter = collections.Counter(files=1)
+        self.counts: collections.Counter = collections.Counter()
         self._document_keys: list[int] = []
         self._record_keys = SmallestKeys()
         self._squared_records = 0

@@ -10,6 +10,7 @@ import itertools
 import re
 import zlib
 from collections.abc import Iterator, Sequence
+from typing import Literal
 
 from data_prep.text.formats import (
     TextPart,
@@ -31,12 +32,18 @@ _JSON_LINES_START = re.compile(r'\s*\{(\s*"|\}[^\S\n]*\n\s*\{)')
 _JSON_ARRAY_START = re.compile(r'\s*\[\s*(\{\s*"|"[^"\n]*"\s*,\s*")')
 
 
+TextFormat = Literal["wikipedia", "json_lines", "compressed", "other"]
+
+
 class DocumentReader:
     """Iterates over the documents of a file in parts.
 
     Args:
         path: path of a text file.
         document_separator: in plain text, a line equal to this begins a new document.
+        start: the first byte to read, at which a document begins.
+        stop: the byte after the last document to read; `None` for the end of the file.
+        lines_before: lines of the file before `start`, for errors.
 
     Attributes:
         path: the path.
@@ -44,11 +51,22 @@ class DocumentReader:
         position: bytes of the file that were read so far.
     """
 
-    def __init__(self, path: str, document_separator: str | None = None) -> None:
+    def __init__(
+        self,
+        path: str,
+        document_separator: str | None = None,
+        *,
+        start: int = 0,
+        stop: int | None = None,
+        lines_before: int = 0,
+    ) -> None:
         self.path = path
         self.bytes_read = 0
         self.position = 0
         self._separator = document_separator
+        self._start = start
+        self._stop = stop
+        self._lines_before = lines_before
 
     def __iter__(self) -> Iterator[TextPart]:
         """Yields parts of about `READ_SIZE` bytes or less.
@@ -61,9 +79,9 @@ class DocumentReader:
         if not first:
             raise BadInputError(f"{self.path}: is empty; remove it from the input")
         if _WIKIPEDIA_START.match(first):
-            return wikipedia_parts(itertools.chain([first], blocks), self.path)
+            return wikipedia_parts(itertools.chain([first], blocks), self.path, self._lines_before)
         if _JSON_LINES_START.match(first):
-            return json_lines_parts(itertools.chain([first], blocks), self.path)
+            return json_lines_parts(itertools.chain([first], blocks), self.path, self._lines_before)
         if _JSON_ARRAY_START.match(first):
             raise BadInputError(
                 f"{self.path}: is a JSON array; write one JSON object a line, with its text as "
@@ -93,7 +111,7 @@ class DocumentReader:
 
     def _read(self) -> Iterator[bytes]:
         try:
-            with open_to_read(self.path) as raw:
+            with open_to_read(self.path, self._start, self._stop) as raw:
                 is_compressed = raw.read(2) == GZIP_MAGIC
                 raw.seek(0)
                 file = gzip.GzipFile(fileobj=raw) if is_compressed else raw
@@ -116,14 +134,35 @@ class DocumentReader:
             text = data.decode()
         except UnicodeDecodeError as error:
             raise BadInputError(
-                f"{self.path}: not UTF-8 at byte {first_byte + error.start} of the text "
-                f"({data[error.start]:#04x}); convert it, for example with iconv"
+                f"{self.path}: not UTF-8 at byte {self._start + first_byte + error.start} of the "
+                f"text ({data[error.start]:#04x}); convert it, for example with iconv"
             ) from error
         if not first_byte:
             text = text.removeprefix(_BYTE_ORDER_MARK)
         if "\r" in text:
             text = text.replace("\r\n", "\n").replace("\r", "\n")
         return text
+
+
+def find_format(path: str) -> TextFormat:
+    """The format of a file, as far as it matters for cutting it into parts.
+
+    Raises:
+        BadInputError: the file cannot be read.
+    """
+    try:
+        with open_to_read(path) as file:
+            head = file.read(HEAD_SIZE)
+    except OSError as error:
+        raise BadInputError(f"{path}: cannot be read ({error})") from error
+    if head.startswith(GZIP_MAGIC):
+        return "compressed"
+    beginning = head.decode(errors="replace").removeprefix(_BYTE_ORDER_MARK)
+    if _WIKIPEDIA_START.match(beginning):
+        return "wikipedia"
+    if _JSON_LINES_START.match(beginning):
+        return "json_lines"
+    return "other"
 
 
 def _character_boundary(data: bytes) -> int:

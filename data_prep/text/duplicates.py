@@ -58,7 +58,7 @@ def _normalize(paragraph: str) -> bytes:
 
 
 def number_documents(parts: Iterable[TextPart]) -> Iterator[tuple[int, TextPart]]:
-    """Yields each part with the index of its document in the file."""
+    """Yields each part with the index of its document among them."""
     document = 0
     for part in parts:
         yield document, part

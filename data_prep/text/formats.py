@@ -18,7 +18,7 @@ from spanbert_tf.errors import BadInputError
 
 _BLANK_LINES = re.compile(r"\n\s*\n")
 # The tag begins a line. This is checked after its first letter, which makes the search fast.
-_WIKIPEDIA_TAG = re.compile(
+WIKIPEDIA_TAG = re.compile(
     r"<(?<![^\n]<)(?:doc (?P<attributes>[^\n]*)>|/doc>)[^\S\n]*$", re.MULTILINE
 )
 _TITLE = re.compile(r'title="(.*)"')
@@ -117,7 +117,7 @@ def _join_lines(paragraphs: list[str]) -> list[str]:
     return [text.replace("\n", " ") for text in paragraphs if text and not text.isspace()]
 
 
-def wikipedia_parts(blocks: Iterator[str], path: str) -> Iterator[TextPart]:
+def wikipedia_parts(blocks: Iterator[str], path: str, lines_before: int = 0) -> Iterator[TextPart]:
     """Parses WikiExtractor's `<doc id= url= title=>` … `</doc>`.
 
     Each line is a paragraph, in the older layout (with blank lines between most paragraphs) and in
@@ -126,6 +126,7 @@ def wikipedia_parts(blocks: Iterator[str], path: str) -> Iterator[TextPart]:
     Args:
         blocks: the text.
         path: path of the file, for errors.
+        lines_before: lines of the file before the text, for errors.
 
     Raises:
         BadInputError: there is text outside of a document, or the file ends inside one.
@@ -133,10 +134,9 @@ def wikipedia_parts(blocks: Iterator[str], path: str) -> Iterator[TextPart]:
     title: str | None = None  # of the current document, until its first line has been read
     is_inside = False
     has_title = False
-    lines_before = 0
     for block in blocks:
         position = 0
-        for tag in [*_WIKIPEDIA_TAG.finditer(block), None]:
+        for tag in [*WIKIPEDIA_TAG.finditer(block), None]:
             end = tag.start() if tag else len(block)
             paragraphs = _nonblank_lines(html.unescape(block[position:end]))
             if paragraphs and not is_inside:
@@ -165,7 +165,7 @@ def wikipedia_parts(blocks: Iterator[str], path: str) -> Iterator[TextPart]:
         )
 
 
-def json_lines_parts(blocks: Iterator[str], path: str) -> Iterator[TextPart]:
+def json_lines_parts(blocks: Iterator[str], path: str, lines_before: int = 0) -> Iterator[TextPart]:
     """Parses JSON lines: each is an object whose `text` is a document, as WikiExtractor writes it.
 
     Each line of `text` is a paragraph. The first one is removed if it repeats `title`. HTML
@@ -174,11 +174,12 @@ def json_lines_parts(blocks: Iterator[str], path: str) -> Iterator[TextPart]:
     Args:
         blocks: the text.
         path: path of the file, for errors.
+        lines_before: lines of the file before the text, for errors.
 
     Raises:
         BadInputError: a line is no such object.
     """
-    for number, line in enumerate(_lines(blocks), start=1):
+    for number, line in enumerate(_lines(blocks), start=lines_before + 1):
         if not line.strip():
             continue
         try:

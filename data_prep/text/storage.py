@@ -6,11 +6,12 @@ Beam is imported for remote files only: that takes half a second.
 import dataclasses
 import functools
 import glob
+import io
 import logging
 import os
 import re
 from collections.abc import Sequence
-from typing import BinaryIO
+from typing import Any, BinaryIO
 
 from spanbert_tf.errors import BadInputError
 from spanbert_tf.files.contents import each_once, files_inside, refuse_device
@@ -30,12 +31,66 @@ def import_beam() -> None:
         logging.disable(level)
 
 
-def open_to_read(path: str) -> BinaryIO:
+def open_to_read(path: str, start: int = 0, stop: int | None = None) -> BinaryIO:
     """Opens a file to read its bytes as they are stored; Beam would decompress some.
+
+    Args:
+        path: path of the file.
+        start: the first byte to read.
+        stop: the byte after the last one to read; `None` for the end of the file.
 
     Raises:
         OSError: the file cannot be opened.
     """
+    file = _open_whole(path)
+    if start or stop is not None:
+        return io.BufferedReader(_Range(file, start, stop))
+    return file
+
+
+class _Range(io.RawIOBase):
+    """A part of a file, as if it were a file."""
+
+    def __init__(self, file: BinaryIO, start: int, stop: int | None) -> None:
+        super().__init__()
+        self._file = file
+        self._start = start
+        self._stop = stop
+        self._file.seek(start)
+
+    def readable(self) -> bool:
+        """Returns `True`."""
+        return True
+
+    def seekable(self) -> bool:
+        """Returns `True`."""
+        return True
+
+    def seek(self, offset: int, whence: int = os.SEEK_SET) -> int:
+        """Moves to a place that counts from the beginning of the part."""
+        if whence == os.SEEK_SET:
+            offset += self._start
+        elif whence == os.SEEK_END and self._stop is not None:
+            offset += self._stop
+            whence = os.SEEK_SET
+        return self._file.seek(offset, whence) - self._start
+
+    def readinto(self, buffer: Any) -> int:
+        """Reads bytes of the part."""
+        size = len(buffer)
+        if self._stop is not None:
+            size = min(size, self._stop - self._file.tell())
+        data = self._file.read(max(size, 0))
+        buffer[: len(data)] = data
+        return len(data)
+
+    def close(self) -> None:
+        """Closes the file."""
+        self._file.close()
+        super().close()
+
+
+def _open_whole(path: str) -> BinaryIO:
     if not is_remote(path):
         return open(path, "rb")
     import_beam()

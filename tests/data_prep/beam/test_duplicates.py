@@ -14,6 +14,7 @@ from data_prep.beam.duplicates import count_ranges, find_duplicates, read_duplic
 from data_prep.beam.job import Job
 from data_prep.beam.writing import write_pretraining_records
 from data_prep.blocks.records import RecordOptions
+from data_prep.text.cutting import FilePart
 from data_prep.text.storage import find_files
 from spanbert_tf.text.vocabulary import Casing
 
@@ -162,15 +163,15 @@ def test_indices_are_those_of_equal_texts_before(texts, size, tmp_path_factory):
         for number, paragraphs in enumerate(texts):
             (directory / f"{number}.txt").write_text("\n\n".join(paragraphs))
         options = RecordOptions((), Casing.of(False), 64, "single")
-        job = Job("", str(directory / "work"), options, len(texts), 1, 0, "paragraphs")
+        job = Job("", str(directory / "work"), options, 1, 0, "paragraphs")
         files = find_files(str(directory / "*.txt"))
         num_hashes = [
-            write_hashes(job, lambda more: None, number, file, "paragraphs")
+            write_hashes(job, lambda more: None, number, FilePart(file), "paragraphs")
             for number, file in enumerate(files)
         ]
         num_ranges = count_ranges(sum(num_hashes))
         for number in range(num_ranges):
-            find_duplicates(job, lambda more: None, number, num_ranges)
+            find_duplicates(job, lambda more: None, number, num_ranges, len(files))
         found = [read_duplicates(job, number, num_ranges).tolist() for number in range(len(files))]
     seen = collections.Counter()
     expected = []

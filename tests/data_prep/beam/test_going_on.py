@@ -103,8 +103,8 @@ def test_what_is_whole_is_not_done_again(
     assert [path.name for path in tmp_path.iterdir()] == ["records"]
     first = capsys.readouterr().out.splitlines()[0]
     assert first == (
-        f"{tmp_path}/records: goes on where it was killed; of 5 files and 3 shards, {num_done} of "
-        "8 are done"
+        f"{tmp_path}/records: goes on where it was killed; {min(num_done, 5)} files or parts of "
+        f"files are read, {max(num_done - 5, 0)} of 3 shards are written"
     )
 
 
@@ -191,7 +191,7 @@ class Intruder:
         return os.mkdir, ("made",)
 
 
-@pytest.mark.parametrize("name", ["0", "files-0", "shards-0"])
+@pytest.mark.parametrize("name", ["0", "parts-0", "shards-0"])
 def test_a_stranger_s_pickle_in_the_folder_is_not_loaded(
     name, expected, corpus, letters_vocabulary, tmp_path, monkeypatch
 ):

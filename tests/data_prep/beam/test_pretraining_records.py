@@ -23,10 +23,11 @@ import data_prep.blocks.records
 import data_prep.text.corpus
 from data_prep.beam.job import Job
 from data_prep.beam.pipeline import check_shared, runner_options
-from data_prep.beam.steps import spill_file
+from data_prep.beam.steps import spill_part
 from data_prep.beam.writing import write_pretraining_records
 from data_prep.blocks.records import RecordOptions
 from data_prep.text.corpus import split_sentences
+from data_prep.text.cutting import FilePart
 from data_prep.text.storage import find_files
 from data_prep.text.vocabulary import write_vocabulary
 from spanbert_tf.cli import main
@@ -431,7 +432,7 @@ def test_records_that_were_not_written_are_missed(single, corpus, tmp_path, monk
     monkeypatch.setattr(
         data_prep.beam.steps,
         "_read_shard",
-        lambda job, shard: itertools.islice(read(job, shard), 1, None),
+        lambda job, num_parts, shard: itertools.islice(read(job, num_parts, shard), 1, None),
     )
     expected = single[1].counts["records"]
     message = f": {expected - OPTIONS['num_shards']:,} of {expected:,} records were written"
@@ -448,20 +449,20 @@ def test_records_that_were_not_written_are_missed(single, corpus, tmp_path, monk
 def job_in(directory, vocabulary):
     pieces = tuple(load_vocabulary(vocabulary))
     options = RecordOptions(pieces, Casing.of(False), SEQUENCE_LENGTH, "single")
-    return Job(str(directory / "records"), str(directory / "work"), options, 1, 1, 0.2)
+    return Job(str(directory / "records"), str(directory / "work"), options, 1, 0.2)
 
 
 def test_finished_work_is_whole_while_it_is_done_again(single, corpus, tmp_path):
     """A runner has another worker do it when one is lost, while others read what was written."""
     job = job_in(tmp_path, single[0] / "vocab.txt")
     (tmp_path / "work" / "spill").mkdir(parents=True)
-    (file, *_) = find_files(str(corpus[0] / "*"))
+    part = FilePart(find_files(str(corpus[0] / "*"))[0])
     path = pathlib.Path(job.spill_path(0))
     seen = []
-    first = spill_file(job, lambda more: seen.append(path.exists()), 0, file)
+    first = spill_part(job, lambda more: seen.append(path.exists()), 0, part, 0)
     assert not any(seen)
     written = path.read_bytes()
-    again = spill_file(job, lambda more: seen.append(path.read_bytes() == written), 0, file)
+    again = spill_part(job, lambda more: seen.append(path.read_bytes() == written), 0, part, 0)
     assert seen[-1] and again == first
     assert [other.name for other in path.parent.iterdir()] == ["0"]
 
