@@ -18,8 +18,8 @@ from data_prep.beam.progress import Totals
 from data_prep.text.cutting import FilePart, read_part
 from data_prep.text.duplicates import Unit, hash_units
 
-RUN = 2**18  # hashes that are sorted at once; 6 MB
-RANGE = 2**20  # hashes that are compared at once, about; 64 MB with all copies
+RUN = 2**16  # hashes that are sorted at once; as tuples they take 30 MB
+RANGE = 2**20  # hashes that are compared at once, about; with all copies they take 110 MB
 # The hash as two numbers, and the index of the text in its part of the input.
 _HASHED = np.dtype([("high", "<u8"), ("low", "<u8"), ("index", "<u8")])
 _DUPLICATE = np.dtype([("part", "<u8"), ("index", "<u8")])

@@ -318,7 +318,7 @@ def _cut_files(files: Sequence[InputFile], call: Call, *, is_shared: bool) -> li
             f"{largest.path}: one process reads all of it ({len(whole):,} such files): only JSON "
             "lines and WikiExtractor's text that are not compressed are shared"
         )
-    scans = call(scan_file, "ranges", to_scan)
+    scans = call(scan_file, "ranges", to_scan) if to_scan else []
     parts = []
     for file in files:
         if file in scanned:
