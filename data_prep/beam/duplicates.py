@@ -9,6 +9,7 @@
 
 import itertools
 import os
+from bisect import bisect_left, bisect_right
 from collections.abc import Iterator
 
 import numpy as np
@@ -119,8 +120,9 @@ def _read_range(path: str, number: int, num_ranges: int) -> Iterator[np.ndarray]
     last = 2**64 * (number + 1) // num_ranges - 1
     for start in range(0, len(hashed), RUN):
         run = hashed[start : start + RUN]
-        begin = np.searchsorted(run["high"], np.uint64(first))
-        end = np.searchsorted(run["high"], np.uint64(last), side="right")
+        # `np.searchsorted` would copy the column, and so read the whole file for each range.
+        begin = bisect_left(run["high"], first, key=int)
+        end = bisect_right(run["high"], last, key=int)
         yield np.array(run[begin:end])
 
 
@@ -132,7 +134,8 @@ def read_duplicates(job: Job, part_number: int, num_ranges: int) -> np.ndarray:
         if not os.path.getsize(path):
             continue
         duplicates = np.memmap(path, _DUPLICATE, mode="r")
-        begin, end = np.searchsorted(duplicates["part"], [part_number, part_number + 1])
+        begin = bisect_left(duplicates["part"], part_number, key=int)
+        end = bisect_right(duplicates["part"], part_number, key=int)
         found.append(np.array(duplicates["index"][begin:end]))
     return np.sort(np.concatenate(found))
 
