@@ -113,17 +113,20 @@ def find_duplicates(job: Job, show: Show, number: int, num_ranges: int, num_part
 
 def _read_range(path: str, number: int, num_ranges: int) -> Iterator[np.ndarray]:
     """The part of each sorted run that is in a range of the hashes."""
-    if not os.path.getsize(path):
-        return
-    hashed = np.memmap(path, _HASHED, mode="r")
+    num_hashes = os.path.getsize(path) // _HASHED.itemsize
     first = 2**64 * number // num_ranges
     last = 2**64 * (number + 1) // num_ranges - 1
-    for start in range(0, len(hashed), RUN):
-        run = hashed[start : start + RUN]
-        # `np.searchsorted` would copy the column, and so read the whole file for each range.
-        begin = bisect_left(run["high"], first, key=int)
-        end = bisect_right(run["high"], last, key=int)
-        yield np.array(run[begin:end])
+    with open(path, "rb", buffering=0) as file:
+
+        def high(index: int) -> int:
+            file.seek(index * _HASHED.itemsize)
+            return int.from_bytes(file.read(8), "little")
+
+        for start in range(0, num_hashes, RUN):
+            run = range(start, min(start + RUN, num_hashes))
+            begin = start + bisect_left(run, first, key=high)
+            end = start + bisect_right(run, last, key=high)
+            yield np.fromfile(path, _HASHED, end - begin, offset=begin * _HASHED.itemsize)
 
 
 def read_duplicates(job: Job, part_number: int, num_ranges: int) -> np.ndarray:
