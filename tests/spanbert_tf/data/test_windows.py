@@ -11,8 +11,12 @@ from spanbert_tf.text.positions import SegmentPositions
 
 START, END, PAD = 101, 102, 0
 LENGTH, STRIDE, MAX_QUESTION = 24, 7, 5
-QUESTIONS = st.lists(st.integers(1, 99), max_size=MAX_QUESTION + 1)
-PASSAGES = st.lists(st.integers(1, 99), max_size=40)
+
+
+def texts(max_tokens):
+    """Texts of any length; lists that hypothesis draws itself have 5 tokens on average."""
+    sizes = st.integers(0, max_tokens)
+    return sizes.flatmap(lambda n: st.lists(st.integers(1, 99), min_size=n, max_size=n))
 
 
 def original_spans(num_tokens, length, stride):
@@ -59,7 +63,7 @@ def positions_of(rows):
 
 @hypothesis.settings(max_examples=100)
 @hypothesis.given(
-    st.lists(st.tuples(QUESTIONS, PASSAGES), min_size=1, max_size=3),
+    st.lists(st.tuples(texts(MAX_QUESTION + 1), texts(40)), min_size=1, max_size=3),
     st.integers(1, LENGTH),
     st.booleans(),
 )
