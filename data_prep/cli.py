@@ -37,15 +37,23 @@ _input_option = click.option(
     required=True,
     multiple=True,
     metavar="GLOB",
-    help="Text files: plain, WikiExtractor, JSON lines; .gz or not (recognised by content). Give "
-    "it again for more.",
+    help="Files of text or tables: plain, WikiExtractor, JSON, CSV, TSV, Parquet, Arrow, all of "
+    "them compressed or not (recognised by content). Give it again for more.",
+)
+_column_option = click.option(
+    "--text-column",
+    "text_columns",
+    multiple=True,
+    metavar="NAME",
+    help="In tables, the column of text, nested ones joined by dots (default: text). Give it again "
+    "for more, such as title and body of one document.",
 )
 _separator_option = click.option(
     "--document-separator",
     metavar="LINE",
     help="In plain text, a line equal to this begins a new document (default: one file, one).",
 )
-_corpus_options = options(_input_option, follow_links_option, _separator_option)
+_corpus_options = options(_input_option, follow_links_option, _separator_option, _column_option)
 
 
 class _Commands(Mapping[str, click.Command]):
@@ -136,6 +144,8 @@ def prepare_vocabulary(input_pattern: Sequence[str], output: str, **others: Any)
     command = ["spanbert-tf", "prepare", "pretraining"]
     for pattern in input_pattern:
         command += ["--input", pattern]
+    for name in others["text_columns"]:
+        command += ["--text-column", name]
     casing = Casing.of(others["lowercase"], others["strip_accents"])
     command += ["--vocabulary", output, *casing.options().split(), "--output", "records"]
     print_written(output, command)

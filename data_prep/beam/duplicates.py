@@ -44,7 +44,7 @@ def write_hashes(job: Job, show: Show, part_number: int, part: FilePart, unit: U
         BadInputError: the file cannot be read or used.
         OSError: the hashes cannot be written.
     """
-    reader = read_part(part, job.options.document_separator)
+    reader = read_part(part, job.options.document_separator, job.options.text_columns)
     found = hash_units(reader, unit)
     num_hashes = 0
     shown = 0

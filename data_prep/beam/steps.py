@@ -18,7 +18,7 @@ from data_prep.beam.progress import Totals
 from data_prep.beam.spill import read_spill, write_spill
 from data_prep.blocks.held_out import HeldOut, find_held_out
 from data_prep.blocks.pairs import draw_second_segments, join_blocks
-from data_prep.blocks.records import FileRecords, RecordMaker, RecordOptions
+from data_prep.blocks.records import CELLS_WITHOUT_TEXT, FileRecords, RecordMaker, RecordOptions
 from data_prep.blocks.sequences import Block, Record
 from data_prep.text.corpus import DocumentReader, TextFormat
 from data_prep.text.cutting import FilePart, RangeScan, read_part, scan_range
@@ -73,7 +73,7 @@ def spill_part(
         BadInputError: the file cannot be read or used.
         OSError: the spill file cannot be written.
     """
-    reader = read_part(part, job.options.document_separator)
+    reader = read_part(part, job.options.document_separator, job.options.text_columns)
     documents = number_documents(reader)
     counts = {"files": int(part.start == 0)}
     if job.deduplicate is not None:
@@ -85,6 +85,8 @@ def spill_part(
     with job.whole_file(job.spill_path(part_number)) as path:
         write_spill(path, _showing_progress(records, reader, show), job.num_shards)
     counts |= {**records.counts, "bytes": reader.bytes_read}
+    if reader.num_without_text:
+        counts[CELLS_WITHOUT_TEXT] = reader.num_without_text
     return PartSummary(counts, records.split_keys())
 
 

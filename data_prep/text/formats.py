@@ -1,20 +1,18 @@
-"""Parses the documents and paragraphs of plain text, WikiExtractor's text and JSON lines.
+"""Parses the documents and paragraphs of plain text, WikiExtractor's text and tables.
 
-Web pages, XML and tables would be read as prose, so they are refused. Each parser takes blocks of
-text that end at line ends (only a line longer than a block is cut) and yields documents in parts,
-so documents may have any size.
+Web pages, XML and tables without a known column of text would be read as prose, so they are
+refused. The parsers of text take blocks that end at line ends (only a line longer than a block is
+cut) and yield documents in parts, so documents may have any size. A row of a table is a document.
 """
 
-import csv
 import html
-import io
-import json
-import os
+import numbers
 import re
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from typing import NamedTuple
 
 from spanbert_tf.errors import BadInputError
+from spanbert_tf.files.tables import DIALECTS, Dialect, Row, first_rows, shown_names
 
 _BLANK_LINES = re.compile(r"\n\s*\n")
 # The tag begins a line. This is checked after its first letter, which makes the search fast.
@@ -36,10 +34,9 @@ _FRAGMENT_START = re.compile(rf"{_BEFORE_MARKUP}<(?:{_ELEMENTS})(?:\s[^<>]*)?>",
 _CLOSING_TAG = re.compile(rf"</(?:{_ELEMENTS}|a|b|em|i|li|strong|td|tr)>", re.IGNORECASE)
 _FEWEST_CLOSING_TAGS = 3
 
-_AS_JSON_LINES = (
-    "write one JSON object a line, with its text as `text`, for example with "
-    "`pandas.read_csv('FILE'{separator}).to_json('texts.jsonl', orient='records', lines=True)`"
-)
+TEXT_COLUMN = "text"  # where the user names no other
+_TITLE_COLUMN = "title"
+COLUMN_ADVICE = "name the column of its text with --text-column"
 _DELIMITERS = {",": "CSV", ";": "CSV with semicolons", "\t": "TSV", "|": "a table of columns"}
 _COLUMN_NAME = re.compile(r"[A-Za-z_][A-Za-z0-9_ .:/#()-]{0,39}")
 # Names of the column of a one-column table. No text has one of them as its first line.
@@ -51,7 +48,6 @@ _NUMBER = re.compile(r"[-+]?\d+(?:\.\d+)?")
 _FEWEST_ROWS = 3  # without a header
 _FEWEST_ROWS_OF_TABS = 10  # without a header or a number
 _REGULAR_SHARE = 0.95  # least share of rows as wide as the first; real tables have broken rows
-_MAX_FIELD = 1 << 27  # characters; the default of `csv` is 2 ** 17
 
 
 class TextPart(NamedTuple):
@@ -165,56 +161,117 @@ def wikipedia_parts(blocks: Iterator[str], path: str, lines_before: int = 0) -> 
         )
 
 
-def json_lines_parts(blocks: Iterator[str], path: str, lines_before: int = 0) -> Iterator[TextPart]:
-    """Parses JSON lines: each is an object whose `text` is a document, as WikiExtractor writes it.
+class RowParser:
+    """Takes the documents from the rows of a table.
 
-    Each line of `text` is a paragraph. The first one is removed if it repeats `title`. HTML
-    entities are replaced by their characters.
+    Each line of a text is a paragraph. The first one is removed if it repeats the row's `title`, as
+    WikiExtractor writes it. HTML entities are replaced by their characters.
 
     Args:
-        blocks: the text.
-        path: path of the file, for errors.
-        lines_before: lines of the file before the text, for errors.
+        columns: names of the columns of text, whose paragraphs are joined in this order; empty for
+            `text`.
 
-    Raises:
-        BadInputError: a line is no such object.
+    Attributes:
+        columns: the columns to read.
+        optional: columns to read where they exist.
+        num_without_text: number of cells with a null or a number in place of a text.
     """
-    for number, line in enumerate(_lines(blocks), start=lines_before + 1):
-        if not line.strip():
-            continue
-        try:
-            record = json.loads(line)
-            text = record["text"]
-            text.encode()  # fails for an escaped half of a surrogate pair, which is no character
-        except (ValueError, TypeError, KeyError, AttributeError, RecursionError) as error:
+
+    def __init__(self, columns: Sequence[str]) -> None:
+        self.columns = tuple(columns) or (TEXT_COLUMN,)
+        self.optional = () if columns else (_TITLE_COLUMN,)
+        self.num_without_text = 0
+
+    def parts(self, rows: Iterable[Row], *, needs_text: bool = True) -> Iterator[TextPart]:
+        """Yields the document of each row.
+
+        Args:
+            rows: the rows.
+            needs_text: whether one of the rows must have a text.
+
+        Raises:
+            BadInputError: a cell has something else than a text, a number or a null; or none of the
+                rows has a text.
+        """
+        row = None
+        has_texts = False
+        for row in rows:
+            texts = list(self._texts(row))
+            has_texts |= bool(texts)
+            paragraphs = []
+            for text in texts:
+                paragraphs += _nonblank_lines(html.unescape(text))
+            title = row.values.get(_TITLE_COLUMN) if self.optional else None
+            if paragraphs and title and paragraphs[0].strip() == html.unescape(str(title)).strip():
+                paragraphs = paragraphs[1:]
+            yield TextPart(paragraphs, ends_document=True, has_title=bool(title))
+        if row is not None and needs_text and not has_texts:
             raise BadInputError(
-                f"{path}: line {number}: not a JSON object with a string `text` "
-                f"({type(error).__name__}: {error}); mend or remove the line"
-            ) from error
-        paragraphs = _nonblank_lines(html.unescape(text))
-        title = record.get("title")
-        if paragraphs and title and paragraphs[0].strip() == html.unescape(str(title)).strip():
-            paragraphs = paragraphs[1:]
-        yield TextPart(paragraphs, ends_document=True, has_title=bool(title))
+                f"{row.path}: no cell of {shown_names(self.columns)} has a text, all have nulls or "
+                f"numbers; {COLUMN_ADVICE}"
+            )
+
+    def _texts(self, row: Row) -> Iterator[str]:
+        for name in self.columns:
+            value = row.values[name]
+            if value is None or isinstance(value, numbers.Number):
+                self.num_without_text += 1
+                continue
+            if not isinstance(value, str):
+                raise BadInputError(
+                    f"{row.place}: {name!r} is no text but a value of type {type(value).__name__}; "
+                    f"{COLUMN_ADVICE}"
+                )
+            try:
+                value.encode()
+            except UnicodeEncodeError as error:
+                raise BadInputError(
+                    f"{row.place}: {name!r} has half of a surrogate pair, which is no character; "
+                    "mend or remove the row"
+                ) from error
+            yield value
 
 
 def _nonblank_lines(text: str) -> list[str]:
-    return [line for line in text.split("\n") if line and not line.isspace()]
+    lines = with_line_feeds(text).split("\n")
+    return [line for line in lines if line and not line.isspace()]
 
 
-def _lines(blocks: Iterator[str]) -> Iterator[str]:
-    unfinished: list[str] = []
-    for block in blocks:
-        *lines, last = block.split("\n")
-        for line in lines:
-            yield "".join([*unfinished, line])
-            unfinished = []
-        unfinished.append(last)
-    yield "".join(unfinished)
+def describe_cells_without_text(path: str, number: int) -> str:
+    """A line that tells how many cells had no text.
+
+    Args:
+        path: what was written of the others.
+        number: number of the cells.
+    """
+    return f"{path}: cells with a null or a number in place of a text: {number:,}; left out"
 
 
-def refuse_foreign_format(path: str, beginning: str, *, is_whole: bool) -> None:
-    """Refuses a file that begins like a web page, XML or a table.
+def with_line_feeds(text: str) -> str:
+    """The text with line feeds in place of all other ends of lines."""
+    if "\r" in text:
+        text = text.replace("\r\n", "\n").replace("\r", "\n")
+    return text
+
+
+def refuse_markup(path: str, beginning: str) -> None:
+    """Refuses a file that begins like a web page or XML.
+
+    Args:
+        path: path of the file.
+        beginning: text at the beginning of the file.
+
+    Raises:
+        BadInputError: the file has such a format.
+    """
+    found = _markup(beginning)
+    if found:
+        name, advice = found
+        raise BadInputError(f"{path}: is {name}, which would be read as text; {advice}")
+
+
+def looks_like_table(path: str, beginning: str, *, is_whole: bool) -> bool:
+    """Whether a file begins like CSV or TSV with a column `text`.
 
     Args:
         path: path of the file.
@@ -222,13 +279,21 @@ def refuse_foreign_format(path: str, beginning: str, *, is_whole: bool) -> None:
         is_whole: whether this is all of its text. Otherwise its last line may be cut.
 
     Raises:
-        BadInputError: the file has such a format.
+        BadInputError: the file begins like a table without this column.
     """
-    found = _markup(beginning) or _table(beginning, is_whole)
-    if found:
-        name, advice = found
-        advice = advice.replace("FILE", os.path.basename(path))
-        raise BadInputError(f"{path}: is {name}, which would be read as text; {advice}")
+    found = _table(beginning, is_whole)
+    if found is None:
+        return False
+    name, header = found
+    if TEXT_COLUMN in header:
+        return True
+    advice = COLUMN_ADVICE
+    if not _is_header(header, []):
+        advice = "write the names of its columns in its first line, and " + advice
+    raise BadInputError(
+        f"{path}: is {name} without a column {TEXT_COLUMN!r}; its first line has "
+        f"{shown_names(header)}; {advice}"
+    )
 
 
 def _markup(text: str) -> tuple[str, str] | None:
@@ -247,44 +312,40 @@ def _markup(text: str) -> tuple[str, str] | None:
     return None
 
 
-def _table(text: str, is_whole: bool) -> tuple[str, str] | None:
-    """The name of the kind of table that a text begins with, and advice."""
+def _table(text: str, is_whole: bool) -> tuple[str, list[str]] | None:
+    """The name of the kind of table that a text begins with, and its first row."""
     lines = text.lstrip("\n").split("\n", 1)
     if len(lines) == 1:
         return None
     for delimiter, name in _DELIMITERS.items():
-        if delimiter in lines[0] and _is_table(text, delimiter, is_whole):
-            separator = "" if delimiter == "," else f", sep={delimiter!r}"
-            return name, _AS_JSON_LINES.format(separator=separator)
-    if lines[0].strip().strip('"').lower() in _TEXT_COLUMNS and _is_column(text, is_whole):
-        return "CSV with one column", _AS_JSON_LINES.format(separator="")
+        if delimiter in lines[0]:
+            rows = _table_rows(text, delimiter, is_whole)
+            if rows is not None:
+                return name, rows[0]
+    column = lines[0].strip().strip('"')
+    if column.lower() in _TEXT_COLUMNS and _is_column(text, is_whole):
+        return "CSV of one column", [column]
     return None
 
 
-def _rows(
-    text: str, delimiter: str, is_whole: bool, *, has_quotes: bool = True
-) -> list[list[str]] | None:
+def _rows(text: str, dialect: Dialect, is_whole: bool) -> list[list[str]] | None:
     """The rows of a table, or `None` if there is an empty line, as between paragraphs of prose."""
-    csv.field_size_limit(_MAX_FIELD)
-    reader = csv.reader(
-        io.StringIO(text.strip("\n"), newline=""),
-        delimiter=delimiter,
-        quoting=csv.QUOTE_MINIMAL if has_quotes else csv.QUOTE_NONE,
-    )
-    try:
-        rows = list(reader)
-    except csv.Error:
-        return None
-    if not is_whole and len(rows) > _FEWEST_ROWS:
-        rows.pop()  # the last row may be cut
-    return rows if all(rows) else None
+    rows = first_rows(text, dialect, is_whole=is_whole)
+    return rows if rows and all(rows) else None
 
 
-def _is_table(text: str, delimiter: str, is_whole: bool) -> bool:
-    rows = _rows(text, delimiter, is_whole)
-    if delimiter == "\t":  # in most such tables quotation marks are text
-        rows = _rows(text, delimiter, is_whole, has_quotes=False) or rows
-    if rows is None or len(rows) < 2 or len(rows[0]) < 2:
+def _table_rows(text: str, delimiter: str, is_whole: bool) -> list[list[str]] | None:
+    """The rows of a text that is a table, or `None`."""
+    for dialect in DIALECTS:
+        if dialect.delimiter == delimiter:
+            rows = _rows(text, dialect, is_whole)
+            if rows and _is_table(text, rows, delimiter):
+                return rows
+    return None
+
+
+def _is_table(text: str, rows: Sequence[Sequence[str]], delimiter: str) -> bool:
+    if len(rows) < 2 or len(rows[0]) < 2:
         return False
     width = len(rows[0])
     regular = [row for row in rows if len(row) == width]
@@ -322,6 +383,6 @@ def _is_all_quoted(text: str, delimiter: str) -> bool:
 
 def _is_column(text: str, is_whole: bool) -> bool:
     """Whether commas are always quoted, as in a CSV file with one column."""
-    rows = _rows(text, ",", is_whole)
+    rows = _rows(text, Dialect(",", has_quotes=True), is_whole)
     has_quoted = any(line.startswith('"') and "," in line for line in text.split("\n"))
     return rows is not None and has_quoted and all(len(row) == 1 for row in rows)

@@ -16,6 +16,7 @@ from typing import Any, BinaryIO
 from spanbert_tf.errors import BadInputError
 from spanbert_tf.files.contents import each_once, files_inside, refuse_device
 from spanbert_tf.files.paths import is_remote
+from spanbert_tf.files.tables import files_of_dataset, is_saved_dataset
 
 _FIRST_WILDCARD = re.compile(r"[*?[]")
 _WILDCARD = re.compile(r"\*\*|[*?]|\[!?+\]?+[^\]]*\]")
@@ -141,6 +142,7 @@ def find_files(
     Args:
         patterns: one or more paths with `*`, `?`, `[…]` and `**` (which also matches `/`). The path
             of an existing file is not read as a pattern. Links to local directories are followed.
+            A folder that `datasets` has saved stands for its files.
         follow_links: whether links may lead out of the directory before a pattern's first wildcard.
 
     Returns:
@@ -155,6 +157,10 @@ def find_files(
     sizes: dict[str, int] = {}
     for each in patterns:
         pattern = os.fspath(each)
+        if is_saved_dataset(pattern):
+            for path in files_of_dataset(pattern):
+                sizes[os.path.abspath(path)] = _size(path)
+            continue
         if os.path.isdir(pattern):
             raise BadInputError(f"{pattern}: is a directory; write {os.path.join(pattern, '**')}")
         if os.path.isfile(pattern):

@@ -7,6 +7,7 @@ from collections.abc import Callable, Iterable, Iterator, Sequence
 from tokenizers import Tokenizer, models, normalizers, pre_tokenizers, trainers
 
 from data_prep.text.corpus import DocumentReader
+from data_prep.text.formats import describe_cells_without_text
 from data_prep.text.storage import find_files
 from spanbert_tf.errors import BadInputError
 from spanbert_tf.files.output import FileKind, Output, write_output
@@ -34,6 +35,7 @@ def write_vocabulary(
     lowercase: bool = False,
     strip_accents: bool | None = None,
     document_separator: str | None = None,
+    text_columns: Sequence[str] = (),
     follow_links: bool = False,
     overwrite: bool = False,
 ) -> int:
@@ -49,6 +51,7 @@ def write_vocabulary(
         lowercase: whether to lower-case the text.
         strip_accents: whether to strip accents; `None`: if the text is lower-cased.
         document_separator: in plain text, a line equal to this begins a new document.
+        text_columns: columns of text in tables; see `data_prep.text.formats.RowParser`.
         follow_links: see `find_files`.
         overwrite: whether an earlier vocabulary at `output` may be replaced.
 
@@ -63,9 +66,10 @@ def write_vocabulary(
     files = find_files(input_pattern, follow_links=follow_links)
 
     rounds = iter(("counting letters", "counting words"))
+    without_text: collections.Counter = collections.Counter()
 
     def texts() -> Iterator[str]:
-        readers = [DocumentReader(file.path, document_separator) for file in files]
+        readers = [DocumentReader(file.path, document_separator, text_columns) for file in files]
         size = sum(file.size for file in files) / 1e6
         shown = show_progress(
             itertools.chain.from_iterable(readers),
@@ -76,11 +80,15 @@ def write_vocabulary(
         )
         for part in shown:
             yield from part.paragraphs
+        for reader in readers:
+            without_text[reader.path] = reader.num_without_text
 
     casing = Casing.of(lowercase, strip_accents)
     vocabulary = train_vocabulary(texts, vocabulary_size, casing)
     write_output(output, "\n".join(vocabulary) + "\n")
     print_line(f"{output}: {len(vocabulary):,} entries from {len(files):,} files")
+    if num_cells := without_text.total():
+        print_line(describe_cells_without_text(output, num_cells))
     if len(vocabulary) < vocabulary_size:
         print_line(
             f"{output}: these are fewer than the {vocabulary_size:,} that were asked for: the text "

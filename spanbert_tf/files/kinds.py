@@ -11,16 +11,14 @@ import json
 import os
 import re
 import shlex
-import zlib
 from typing import NamedTuple
 
 from spanbert_tf.errors import BadInputError
+from spanbert_tf.files.compression import UnpackedFile, compression_of
 from spanbert_tf.files.contents import check_own_files
 from spanbert_tf.lazy import load
 
 HEAD_SIZE = 2**16  # bytes of a file that are looked at
-_GZIP_MAGIC = b"\x1f\x8b"
-_GZIP_BITS = 31  # zlib's name for its largest window, in a file of gzip
 
 
 class _FileKind(NamedTuple):
@@ -59,11 +57,6 @@ _FILE_KINDS = (
         "`datasets.Dataset.from_file('FILE').to_json('rows.jsonl')`, or `pandas.read_feather`",
     ),
     _FileKind(
-        rb"\x28\xb5\x2f\xfd|\xfd7zXZ\0|BZh\d(?:1AY&SY|\x17rE8P\x90)|\x1f\x8b",
-        "compressed (zstd, xz, bzip2, or gzip twice)",
-        "unpack it first (`zstd -d`, `xz -dk`, `bunzip2 -k`, `gunzip -k`), or use gzip",
-    ),
-    _FileKind(
         rb"PK\x03\x04|.{257}ustar",
         "an archive (ZIP, as docx, xlsx and epub are, or tar)",
         "unpack it and name the files of text; of a document, write its text as plain UTF-8",
@@ -89,17 +82,18 @@ def refuse_known_binary(path: str, head: bytes, *, unpacked: bool = False) -> No
     Args:
         path: path of the file, for the error.
         head: the first `HEAD_SIZE` bytes, or all there are.
-        unpacked: whether they were unpacked from gzip.
+        unpacked: whether they were unpacked from a compressed file.
 
     Raises:
         BadInputError: the content is of such a format. The message names the format and says what
             to do.
     """
-    if head.startswith(_GZIP_MAGIC) and not unpacked:
-        return
+    compression = compression_of(head)
+    if compression is not None and unpacked:
+        raise BadInputError(f"{path}: is compressed twice ({compression}); unpack it once")
     kind = _file_kind(head)
     if kind is not None:
-        inside = ", inside gzip," if unpacked else ""
+        inside = ", inside a compressed file," if unpacked else ""
         advice = kind.advice.replace("FILE", os.path.basename(path))
         raise BadInputError(f"{path}: is {kind.name}{inside} and not read here; {advice}")
 
@@ -430,15 +424,12 @@ def visible_files(path: str, names: list[str]) -> list[str]:
 
 
 def _read_head(path: str) -> bytes:
-    """The first bytes of a file, unpacked from gzip; empty where they cannot be unpacked."""
+    """The first bytes of a file, unpacked; empty where they cannot be unpacked."""
     with open(path, "rb") as file:
-        head = file.read(HEAD_SIZE)
-    if not head.startswith(_GZIP_MAGIC):
-        return head
-    try:
-        return zlib.decompressobj(wbits=_GZIP_BITS).decompress(head, HEAD_SIZE)
-    except zlib.error:
-        return b""
+        try:
+            return UnpackedFile(path, file).peek(1)[:HEAD_SIZE]
+        except BadInputError:
+            return b""
 
 
 def _is_text(head: bytes) -> bool:

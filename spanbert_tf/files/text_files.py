@@ -6,29 +6,23 @@ Nothing here needs TensorFlow.
 import dataclasses
 import functools
 import glob
-import gzip
 import json
 import os
-import zlib
 from collections.abc import Iterable, Sequence
-from typing import Any, BinaryIO, TypeVar
+from typing import Any, TypeVar
 
 from spanbert_tf.errors import BadInputError
+from spanbert_tf.files.compression import UnpackedFile
 from spanbert_tf.files.contents import refuse_device
 from spanbert_tf.files.kinds import HEAD_SIZE, refuse_known_binary, visible_files
 
 T = TypeVar("T")
 
-GZIP_MAGIC = b"\x1f\x8b"
-# A gzip file may unpack to `_FREE_BYTES` plus `_MAX_RATIO` times its size. Text shrinks to a third,
-# tables padded with spaces and lists of similar objects to a tenth.
-_FREE_BYTES = 16 << 20
-_MAX_RATIO = 32
 _ADVICE = "write the records again"
 
 
 def read_text_file(path: str) -> str:
-    """Reads a UTF-8 file, which may be compressed by gzip.
+    """Reads a UTF-8 file, which may be compressed (see `compression`).
 
     Args:
         path: path of the file.
@@ -39,9 +33,9 @@ def read_text_file(path: str) -> str:
     refuse_device(path)
     try:
         with open(path, "rb") as file:
-            is_compressed = file.read(len(GZIP_MAGIC)) == GZIP_MAGIC
-            file.seek(0)
-            content = _unpacked(path, file) if is_compressed else file.read()
+            unpacked = UnpackedFile(path, file, is_limited=True)
+            content = unpacked.read()
+        is_compressed = unpacked.compression is not None
         refuse_known_binary(path, content[:HEAD_SIZE], unpacked=is_compressed)
         return content.decode("utf-8-sig")
     except UnicodeDecodeError as error:
@@ -56,21 +50,8 @@ def read_text_file(path: str) -> str:
         names = visible_files(path, os.listdir(path))
         example = f", such as {os.path.join(path, names[0])}" if names else ""
         raise BadInputError(f"{path}: is a directory; name a file of it{example}") from error
-    except (OSError, EOFError, zlib.error) as error:
+    except OSError as error:
         raise BadInputError(f"{path}: cannot be read as UTF-8 text ({error})") from error
-
-
-def _unpacked(path: str, file: BinaryIO) -> bytes:
-    """Unpacks a gzip file up to a limit: 1 MB can unpack to 1 GB."""
-    limit = _FREE_BYTES + _MAX_RATIO * os.fstat(file.fileno()).st_size
-    with gzip.GzipFile(fileobj=file) as unpacked:
-        content = unpacked.read(limit + 1)
-    if len(content) > limit:
-        raise BadInputError(
-            f"{path}: unpacks to more than {limit >> 20} MiB, too much for text of its size; if "
-            "that is meant, unpack it (`gunzip -k FILE`) and name the unpacked file"
-        )
-    return content
 
 
 def is_unicode(text: str) -> bool:
@@ -80,36 +61,6 @@ def is_unicode(text: str) -> bool:
     except UnicodeEncodeError:
         return False
     return True
-
-
-def read_json_objects(path: str, kind: type[T]) -> list[T]:
-    """Reads a file of JSON lines and skips empty lines; see `parse_json`.
-
-    Args:
-        path: path of the file, which may be compressed by gzip.
-        kind: type of each line, such as a `TypedDict`.
-
-    Raises:
-        BadInputError: the file or one of its lines cannot be read.
-    """
-    text = read_text_file(path)
-    refuse_json_list(path, text)
-    lines = enumerate(text.split("\n"), start=1)
-    return [parse_json(line, kind, f"{path}: line {n}") for n, line in lines if line.strip()]
-
-
-def refuse_json_list(path: str, beginning: str) -> None:
-    """Refuses a file with one JSON list in place of JSON lines.
-
-    Args:
-        path: path of the file, for the error.
-        beginning: beginning of its text.
-
-    Raises:
-        BadInputError: the file is a JSON list.
-    """
-    if beginning.lstrip().startswith("["):
-        raise BadInputError(f"{path}: is a JSON list; write one JSON object a line")
 
 
 def write_json_lines(path: str, values: Iterable[Any]) -> None:

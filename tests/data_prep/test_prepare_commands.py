@@ -214,7 +214,7 @@ COMMANDS = {
     "mrqa": ("--allow-missing-header", json.dumps(MRQA), "question_answering"),
     "glue": ("--task sst2", "sentence\tlabel\nthe cat\t1\nann\t0\n", "text_classification"),
     "classification": (
-        *("--text-column text --label-column label --format csv", "text,label\nthe cat,a\nann,b\n"),
+        *("--text-column text --label-column label", "text,label\nthe cat,a\nann,b\n"),
         "text_classification",
     ),
     "coreference": ("", json.dumps(COREFERENCE), "coreference"),

@@ -10,7 +10,7 @@ from spanbert_tf.command_line import record_options
 from spanbert_tf.config import FinetuningConfig
 from spanbert_tf.data.examples import Stored
 from spanbert_tf.data.records import ROW_TOKEN_IDS, SECOND_START, TaskManifest
-from spanbert_tf.files.text_files import read_json_objects
+from spanbert_tf.files.tables import read_objects
 from spanbert_tf.models import SpanBertTextClassifier, SpanBertTextClassifierPreprocessor
 from spanbert_tf.tasks.label_task import LabelTask
 from spanbert_tf.tasks.preparation import Row, RowMaker, RowPacker, write_task_records
@@ -41,7 +41,7 @@ class ToyRows(RowMaker):
 
     def __init__(self, path):
         super().__init__()
-        self.lines["texts.jsonl"] = read_json_objects(path, Line)
+        self.lines["texts.jsonl"] = read_objects(path, Line)
 
     def rows(self, pieces, casing, sequence_length):
         tokenize, pack = TextTokenizer(pieces, casing, segment_aware=False), RowPacker(pieces)

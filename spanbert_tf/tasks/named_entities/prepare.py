@@ -12,10 +12,11 @@ from spanbert_tf.command_line import WritingCommand, record_options
 @click.option(
     "--format",
     "file_format",
-    type=click.Choice(["conll", "conll2003", "jsonlines", "crossre"]),
+    type=click.Choice(["conll", "conll2003", "jsonlines", "tokens", "crossre"]),
     required=True,
-    help="Columns, the tag in BIO or BIOES the last (conll, conll2003: the same); JSON lines with "
-    "spans of characters; CrossRE's own.",
+    help="Columns, the tag in BIO or BIOES the last (conll, conll2003: the same); a table with "
+    "spans of characters (jsonlines) or with lists of tokens and ner_tags (tokens): JSON lines, "
+    "Parquet or another; CrossRE's own.",
 )
 def prepare_named_entities(input_path: str, output: str, file_format: str, **options: Any) -> None:
     """Write records of sentences with named entities."""

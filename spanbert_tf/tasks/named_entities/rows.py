@@ -1,11 +1,11 @@
 """Reads sentences with named entities, and makes their rows.
 
-The formats are the columns of CoNLL-2003, JSON lines with spans of characters, and CrossRE's JSON
-lines.
+The formats are the columns of CoNLL-2003, tables of lists of words and tags, tables with spans of
+characters, and CrossRE's JSON lines. Tables are of any format that `files.tables` reads.
 
 The first word piece of an entity has the label `B-TYPE`, and the first pieces of its other words
-have `I-TYPE`. Words are those that the data mark (Devlin et al., 2019, section 5.3). JSON lines
-mark no words, so there they are the words of BERT's tokenizer.
+have `I-TYPE`. Words are those that the data mark (Devlin et al., 2019, section 5.3). Spans of
+characters mark no words, so there they are the words of BERT's tokenizer.
 
 Dimensions: T pieces of a sentence.
 """
@@ -13,14 +13,15 @@ Dimensions: T pieces of a sentence.
 import dataclasses
 import re
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from typing import Any, NamedTuple, NotRequired
+from typing import Any, Literal, NamedTuple, NotRequired
 
 import numpy as np
 from typing_extensions import TypedDict  # pydantic wants this one before Python 3.12
 
 from spanbert_tf.data.records import ROW_TOKEN_IDS, SECOND_START
 from spanbert_tf.errors import BadInputError
-from spanbert_tf.files.text_files import join_words, read_json_objects, read_text_file
+from spanbert_tf.files.tables import read_rows
+from spanbert_tf.files.text_files import check_json_value, join_words, read_text_file
 from spanbert_tf.tasks.named_entities.records import (
     BEGIN,
     INSIDE,
@@ -37,6 +38,7 @@ from spanbert_tf.text.tokenization import TextTokenizer, TokenizedText
 from spanbert_tf.text.vocabulary import Casing, is_continuation
 
 _DOCUMENT = "-DOCSTART-"
+_TAG_COLUMNS: tuple[Literal["ner_tags", "tags"], ...] = ("ner_tags", "tags")
 _COLUMNS = re.compile("[ \t]+")  # other kinds of space can be part of a word
 # Prefixes of tags: B and I of BIO; in BIOES, E ends an entity, and S is an entity of one word.
 _BEGINS = "BS"
@@ -156,6 +158,13 @@ class _Line(TypedDict):
     entities: NotRequired[list[_Span] | None]
 
 
+class _TaggedLine(TypedDict):
+    tokens: list[str]
+    id: NotRequired[str | int]
+    ner_tags: NotRequired[list[str | int | None] | None]
+    tags: NotRequired[list[str | int | None] | None]
+
+
 class _CrossReLine(TypedDict):
     doc_key: str
     sentence: list[str]
@@ -188,21 +197,21 @@ def read_conll2003(path: str) -> SentenceSet:
 
 
 def read_entity_lines(path: str) -> SentenceSet:
-    """Reads JSON lines `{"text": …, "entities": [{"start": …, "end": …, "label": …}]}`.
+    """Reads a table of `{"text": …, "entities": [{"start": …, "end": …, "label": …}]}`.
 
-    Characters are counted from 0, and the end is exclusive. An `id` is kept. Lines without
+    Characters are counted from 0, and the end is exclusive. An `id` is kept. Rows without
     `entities` can only be predicted.
     """
     sentences = []
-    for number, line in enumerate(read_json_objects(path, _Line), start=1):
-        place = f"{path}: entry {number}"
+    for row in read_rows(path):
+        line = check_json_value(row.values, _Line, row.place)
         spans = line.get("entities")
         entities = None
         if spans is not None:
             found = [(span["start"], span["end"] - 1, span["label"]) for span in spans]
-            _check_spans(found, len(line["text"]), place)
+            _check_spans(found, len(line["text"]), row.place)
             entities = tuple(Entity(start, end + 1, label) for start, end, label in sorted(found))
-        identifier = str(line.get("id", f"entry {number}"))
+        identifier = str(line.get("id", f"{row.unit} {row.number}"))
         sentences.append(Sentence(identifier, line["text"], None, entities))
     return SentenceSet(path, sentences)
 
@@ -210,8 +219,9 @@ def read_entity_lines(path: str) -> SentenceSet:
 def read_crossre(path: str) -> SentenceSet:
     """Reads the JSON lines of CrossRE (Bassignana and Plank, 2022), without its relations."""
     sentences = []
-    for number, line in enumerate(read_json_objects(path, _CrossReLine), start=1):
-        place = f"{path}: entry {number} ({line['doc_key']})"
+    for row in read_rows(path):
+        line = check_json_value(row.values, _CrossReLine, row.place)
+        place = f"{row.place} ({line['doc_key']})"
         for span in line["ner"]:
             if [type(value) for value in span] != [int, int, str]:
                 raise BadInputError(f"{place}: ner: {span} is not [first, last, type]")
@@ -221,10 +231,45 @@ def read_crossre(path: str) -> SentenceSet:
     return SentenceSet(path, sentences)
 
 
+def read_tagged_tokens(path: str) -> SentenceSet:
+    """Reads a table of lists of words and of their tags, as `datasets` has CoNLL-2003.
+
+    The words are `tokens`, the tags (BIO or BIOES) `ner_tags` or `tags`. Numbers for tags are read
+    where the file has their names. An `id` is kept. Rows without tags can only be predicted.
+    """
+    sentences = []
+    num_begun = 0
+    for row in read_rows(path, ["tokens"], ["id", *_TAG_COLUMNS]):
+        line = check_json_value(row.values, _TaggedLine, row.place)
+        tags = next((line[name] for name in _TAG_COLUMNS if line.get(name) is not None), None)
+        spans = None
+        if tags is not None:
+            spans, begun = _spans_of_row(line["tokens"], tags, row.place)
+            num_begun += begun
+        identifier = str(line.get("id", f"{row.unit} {row.number}"))
+        sentences.append(_sentence_of_words(identifier, line["tokens"], spans))
+    return SentenceSet(path, sentences, {"entities begun by I- or E-": num_begun})
+
+
+def _spans_of_row(
+    words: Sequence[str], tags: Sequence[str | int | None], place: str
+) -> tuple[list[tuple[int, int, str]], int]:
+    """The entities of a row, as `spans_of_tags` returns them."""
+    if len(words) != len(tags):
+        raise BadInputError(f"{place}: has {len(words)} tokens and {len(tags)} tags")
+    for tag in tags:
+        if not isinstance(tag, str):
+            raise BadInputError(
+                f"{place}: the tag {tag} has no name in the file; write names, such as B-PER"
+            )
+    return spans_of_tags([str(tag) for tag in tags], place)
+
+
 READERS: Mapping[str, Callable[[str], SentenceSet]] = {
     "conll": read_conll2003,
     "conll2003": read_conll2003,
     "jsonlines": read_entity_lines,
+    "tokens": read_tagged_tokens,
     "crossre": read_crossre,
 }
 

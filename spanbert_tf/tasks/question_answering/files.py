@@ -15,6 +15,7 @@ from typing import Any, NamedTuple, NotRequired
 from typing_extensions import TypedDict  # pydantic wants this one before Python 3.12
 
 from spanbert_tf.errors import BadInputError
+from spanbert_tf.files.tables import is_columnar, read_objects
 from spanbert_tf.files.text_files import parse_json, read_text_file
 from spanbert_tf.terminal import print_line
 
@@ -198,13 +199,16 @@ def read_squad(path: str) -> QuestionSet:
     """Reads a file of SQuAD 1.1 or 2.0, or one in their format.
 
     Args:
-        path: JSON, .gz or not: `data` → `paragraphs` → `context` and `qas`; or rows with `id`,
-            `question`, `context` and `answers` of lists `text` and `answer_start`, one a line, in
-            a list, or under `data`.
+        path: JSON, compressed or not: `data` → `paragraphs` → `context` and `qas`; or rows with
+            `id`, `question`, `context` and `answers` of lists `text` and `answer_start`, one a
+            line, in a list, under `data`, or of Parquet or Arrow.
 
     Raises:
-        BadInputError: it is not JSON, or in neither layout; the message names the place.
+        BadInputError: it is neither JSON, Parquet nor Arrow, or in neither layout; the message
+            names the place.
     """
+    if is_columnar(path):
+        return _from_rows(path, read_objects(path, _Row))
     text = read_text_file(path)
     lines = [(number, line) for number, line in enumerate(text.split("\n"), 1) if line.strip()]
     if _is_row(lines[0][1] if lines else ""):

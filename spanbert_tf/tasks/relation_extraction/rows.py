@@ -18,7 +18,8 @@ from typing_extensions import TypedDict  # pydantic wants this one before Python
 from spanbert_tf.data.records import ROW_TOKEN_IDS, SECOND_START
 from spanbert_tf.data.text_rows import RelationPacker
 from spanbert_tf.errors import BadInputError
-from spanbert_tf.files.text_files import check_json_value, join_words, parse_json, read_text_file
+from spanbert_tf.files.tables import read_rows
+from spanbert_tf.files.text_files import check_json_value, join_words, read_text_file
 from spanbert_tf.tasks.graphs import string_tensor
 from spanbert_tf.tasks.preparation import Row, RowMaker, write_task_records
 from spanbert_tf.tasks.relation_extraction.metrics import OTHER
@@ -35,7 +36,6 @@ from spanbert_tf.text.vocabulary import OBJECT, SUBJECT, Casing, EntityMode, mak
 _BRACKETS = {"lrb": "(", "rrb": ")", "lsb": "[", "rsb": "]", "lcb": "{", "rcb": "}"}
 _PENN_BRACKETS = {f"-{name}-": bracket for name, bracket in _BRACKETS.items()}
 NO_RELATION = "no_relation"
-_LAYOUT = "TACRED is one JSON list of examples (of JSON lines: jq -s .)"
 _SENTENCE = re.compile(r'(\d+)\t"?(.*?)"?')
 # Each part ends at the first mark of its kind (`(?>`): if the rest does not match, trying later
 # marks does not help and would take cubic time.
@@ -184,14 +184,12 @@ class _Entry(MarkedTokens):
 
 
 def read_tacred(path: str) -> RelationSet:
-    """Reads a JSON list of examples; ends of entities are inclusive."""
+    """Reads a table of examples, as TACRED's JSON array; ends of entities are inclusive."""
     examples: list[ExampleLine] = []
-    entries = parse_json(read_text_file(path), list, path, _LAYOUT)
-    for number, entry in enumerate(entries, start=1):
-        place = f"{path}: entry {number}"
-        found = check_json_value(entry, _Entry, place)
+    for row in read_rows(path):
+        found = check_json_value(row.values, _Entry, row.place)
         identifier = str(found["id"])
-        text = _text_of_tokens(found, f"{place} ({identifier})")
+        text = _text_of_tokens(found, f"{row.place} ({identifier})")
         examples.append({"id": identifier, **text, "relation": found.get("relation")})
     return RelationSet(path, "tacred", NO_RELATION, examples)
 

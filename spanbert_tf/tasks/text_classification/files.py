@@ -1,25 +1,28 @@
-"""Reads labelled texts from TSV, CSV and JSON lines.
+"""Reads labelled texts from tables, and from GLUE's files.
 
-A row whose number of columns differs from the header's is refused. Files of GLUE are read as they
+Files of GLUE are read as they
 are distributed: separated by tabs, without quotes, with a header (only CoLA's labelled files have
 none). A file without a column for the label is a test set.
 """
 
 import contextlib
-import csv
 import dataclasses
-import io
 import math
 import os
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Sequence
 from typing import NamedTuple
 
 from spanbert_tf.errors import BadInputError
-from spanbert_tf.files.text_files import parse_json, read_text_file, refuse_json_list
+from spanbert_tf.files.tables import (
+    Dialect,
+    Row,
+    check_width,
+    read_lists,
+    read_rows,
+    shown_names,
+)
 from spanbert_tf.tasks.text_classification.glue import GLUE_TASKS, SCORE_RANGE, GlueTask
 
-FORMATS = ("csv", "tsv", "jsonl")
-_MAX_FIELD = 1 << 27  # characters of a field; the default of `csv` is 2 ** 17
 _LARGEST = float.fromhex("0x1.fffffep127")  # largest float32; labels are stored as float32
 
 
@@ -28,7 +31,7 @@ class LabelledText:
     """A text, or a pair of texts.
 
     Attributes:
-        line: its line in the file, from 1.
+        line: its line, row or entry in the file, from 1.
         texts: one text, or two.
         label: name of the class, or number of a regression; `None` if there is no label.
     """
@@ -51,6 +54,7 @@ class LabelledTexts:
         is_regression: whether labels are numbers.
         dataset: name of the GLUE task.
         num_skipped: number of lines that were left out.
+        unit: what the numbers of the texts count: `"line"`, `"row"` or `"entry"`.
     """
 
     path: str
@@ -60,6 +64,7 @@ class LabelledTexts:
     is_regression: bool = False
     dataset: str | None = None
     num_skipped: int = 0
+    unit: str = "line"
 
     def check(self) -> None:
         """Refuses an empty file, labels for only some texts, and unknown labels."""
@@ -70,13 +75,13 @@ class LabelledTexts:
             if (example.label is None) != (first.label is None):
                 has, had = ("no", "one") if example.label is None else ("a", "none")
                 raise BadInputError(
-                    f"{self.path}: line {example.line}: has {has} label, line {first.line} has "
-                    f"{had}; prepare texts without labels alone"
+                    f"{self.path}: {self.unit} {example.line}: has {has} label, {self.unit} "
+                    f"{first.line} has {had}; prepare texts without labels alone"
                 )
         for example in self.examples:
             if isinstance(example.label, str) and example.label not in self.labels:
                 raise BadInputError(
-                    f"{self.path}: line {example.line}: label {example.label!r} is none of "
+                    f"{self.path}: {self.unit} {example.line}: label {example.label!r} is none of "
                     f"{', '.join(self.labels)}"
                 )
 
@@ -95,52 +100,15 @@ def _parse_number(text: object, place: str) -> float:
 
 
 class Line(NamedTuple):
-    """A row of a table."""
+    """A row of a file of GLUE."""
 
-    number: int  # number of its first line in the file, from 1
+    number: int  # number of the line in the file, from 1
     cells: list[str]
-
-
-class Row(NamedTuple):
-    """A row with the names of its columns."""
-
-    number: int  # as for `Line`
-    values: Mapping[str, object]  # column → text; in JSON, any value
 
 
 def read_tsv(path: str) -> list[Line]:
     """Reads lines of columns that are separated by tabs. Quotes have no meaning."""
-    lines = _text(path).split("\n")
-    while lines and not lines[-1].strip():
-        lines.pop()
-    if not lines:
-        raise BadInputError(f"{path}: is empty")
-    cells = (line.removesuffix("\r").split("\t") for line in lines)
-    return [Line(number, row) for number, row in enumerate(cells, start=1)]
-
-
-def read_csv(path: str) -> list[Line]:
-    """Reads rows of columns that are separated by commas and quoted as in RFC 4180.
-
-    Raises:
-        BadInputError: as `read_tsv`; or a quote is not closed, or text follows a closing one.
-    """
-    csv.field_size_limit(_MAX_FIELD)
-    reader = csv.reader(io.StringIO(_text(path), newline=""), strict=True)
-    lines, first = [], 1
-    try:
-        for cells in reader:
-            if cells:
-                lines.append(Line(first, cells))
-            first = reader.line_num + 1
-    except csv.Error as error:
-        raise BadInputError(
-            f"{path}: line {first}: is no CSV ({error}); quote texts that hold quotes, and double "
-            "those"
-        ) from error
-    if not lines:
-        raise BadInputError(f"{path}: is empty")
-    return lines
+    return [Line(*each) for each in read_lists(path, Dialect("\t", has_quotes=False))]
 
 
 def with_header(path: str, lines: Sequence[Line], names: Iterable[str]) -> list[Row]:
@@ -150,42 +118,17 @@ def with_header(path: str, lines: Sequence[Line], names: Iterable[str]) -> list[
         if header.count(name) != 1:
             what = "has no column" if name not in header else "has more than one column"
             raise BadInputError(
-                f"{path}: line {lines[0].number}: {what} {name!r}; it has {', '.join(header)}"
+                f"{path}: line {lines[0].number}: {what} {name!r}; it has {shown_names(header)}"
             )
-    for line in lines[1:]:
-        _check_width(path, line, len(header))
-    return [Row(line.number, dict(zip(header, line.cells, strict=True))) for line in lines[1:]]
+    return _named(path, lines[1:], header)
 
 
-def _check_width(path: str, line: Line, width: int) -> None:
-    """Refuses a row with another number of columns."""
-    if len(line.cells) != width:
-        raise BadInputError(
-            f"{path}: line {line.number}: has {len(line.cells)} columns, {width} are expected; "
-            "mend the line: its columns would be shifted"
-        )
-
-
-def _read_jsonl(path: str, names: Iterable[str]) -> list[Row]:
-    """Reads the objects of JSON lines. Empty lines at the end are skipped."""
-    rows, lines = [], read_tsv(path)
-    refuse_json_list(path, lines[0].cells[0])
+def _named(path: str, lines: Iterable[Line], names: Sequence[str]) -> list[Row]:
+    rows = []
     for number, cells in lines:
-        place = f"{path}: line {number}"
-        values = parse_json("\t".join(cells), dict[str, object], place)
-        for name in names:
-            if name not in values:
-                raise BadInputError(f"{place}: has no {name!r}; it has {', '.join(values)}")
-        rows.append(Row(number, values))
+        check_width(path, number, cells, len(names))
+        rows.append(Row(path, "line", number, dict(zip(names, cells, strict=True))))
     return rows
-
-
-def _text(path: str) -> str:
-    text = read_text_file(path)
-    if (place := text.find("\0")) >= 0:
-        number = text.count("\n", 0, place) + 1
-        raise BadInputError(f"{path}: line {number}: holds a NUL; remove it")
-    return text
 
 
 def read_labelled_texts(
@@ -195,28 +138,26 @@ def read_labelled_texts(
     *,
     is_regression: bool = False,
     labels: Sequence[str] | None = None,
-    file_format: str | None = None,
 ) -> LabelledTexts:
-    """Reads a table with a header, or JSON lines.
+    """Reads a table of any format that `files.tables` reads.
 
     Args:
-        path: path of the file, compressed by gzip or not.
+        path: path of the file.
         text_columns: column of the text, or columns of both texts of a pair.
         label_column: column of the label; `None` to read no labels.
         is_regression: whether labels are numbers.
         labels: the classes in the order of their numbers; `None` for those of the file, sorted.
-        file_format: one of `FORMATS`; `None` to choose by the name of the file.
 
     Raises:
         BadInputError: the file cannot be used; the message names the line.
     """
     names = [*text_columns, *([label_column] if label_column else [])]
-    rows = _read_rows(path, names, file_format or _format_of(path))
+    rows = list(read_rows(path, names))
     examples = [
         LabelledText(
             row.number,
-            tuple(_cell_text(path, row, name) for name in text_columns),
-            _label(path, row, label_column, is_regression) if label_column else None,
+            tuple(_cell_text(row, name) for name in text_columns),
+            _label(row, label_column, is_regression) if label_column else None,
         )
         for row in rows
     ]
@@ -235,6 +176,7 @@ def read_labelled_texts(
         tuple(labels),
         is_pair=len(text_columns) == 2,
         is_regression=is_regression,
+        unit=rows[0].unit if rows else "row",
     )
 
 
@@ -244,31 +186,16 @@ def _describe_labels(labels: Sequence[str], label_column: str | None) -> str:
     return f"all labels are {labels[0]!r}" if labels else "holds no labels"
 
 
-def _format_of(path: str) -> str:
-    ending = os.path.basename(path).removesuffix(".gz").rpartition(".")[2].lower()
-    ending = {"json": "jsonl", "ndjson": "jsonl", "tab": "tsv"}.get(ending, ending)
-    if ending not in FORMATS:
-        read_text_file(path)  # its content may tell more: Parquet, or a path that leads nowhere
-        raise BadInputError(f"{path}: its name tells no format; give --format {'|'.join(FORMATS)}")
-    return ending
-
-
-def _read_rows(path: str, names: list[str], file_format: str) -> list[Row]:
-    if file_format == "jsonl":
-        return _read_jsonl(path, names)
-    lines = read_csv(path) if file_format == "csv" else read_tsv(path)
-    return with_header(path, lines, names)
-
-
-def _cell_text(path: str, row: Row, name: str) -> str:
+def _cell_text(row: Row, name: str) -> str:
     value = row.values[name]
     if not isinstance(value, str):
-        raise BadInputError(f"{path}: line {row.number}: {name} is no text but {value!r}")
+        raise BadInputError(f"{row.place}: {name} is no text but {value!r}")
     return value
 
 
-def _label(path: str, row: Row, name: str, is_regression: bool) -> str | float:
-    place, value = f"{path}: line {row.number}", row.values[name]
+def _label(row: Row, name: str, is_regression: bool) -> str | float:
+    place = row.place
+    value = row.values[name]
     if value is None or (isinstance(value, str) and not value.strip()):
         raise BadInputError(
             f"{place}: has no label in {name!r}; for texts without any leave out --label-column"
@@ -301,7 +228,7 @@ def read_glue(path: str, task: str) -> LabelledTexts:
         LabelledText(
             row.number,
             tuple(str(row.values[name]) for name in facts.texts),
-            _glue_label(path, facts, row) if is_labelled else None,
+            _glue_label(facts, row) if is_labelled else None,
         )
         for row in rows
     ]
@@ -332,18 +259,16 @@ def _without_short_rows(facts: GlueTask, lines: list[Line]) -> tuple[list[Line],
 def _glue_rows(path: str, facts: GlueTask, lines: list[Line]) -> list[Row]:
     if not facts.columns or set(facts.texts) <= set(lines[0].cells):
         return with_header(path, lines, facts.texts)
-    for line in lines:
-        _check_width(path, line, len(facts.columns))
-    return [Row(line.number, dict(zip(facts.columns, line.cells, strict=True))) for line in lines]
+    return _named(path, lines, facts.columns)
 
 
-def _glue_label(path: str, facts: GlueTask, row: Row) -> str | float:
+def _glue_label(facts: GlueTask, row: Row) -> str | float:
     assert facts.label is not None  # only files with labels are read by this
     label = str(row.values[facts.label])
     if not facts.is_regression:
         return label
-    place = f"{path}: line {row.number}"
-    number, (lowest, highest) = _parse_number(label, place), SCORE_RANGE
+    number = _parse_number(label, row.place)
+    lowest, highest = SCORE_RANGE
     if not lowest <= number <= highest:
-        raise BadInputError(f"{place}: score {label} is not from {lowest:g} to {highest:g}")
+        raise BadInputError(f"{row.place}: score {label} is not from {lowest:g} to {highest:g}")
     return number

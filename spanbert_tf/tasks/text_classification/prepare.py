@@ -26,12 +26,6 @@ from spanbert_tf.tasks.text_classification.glue import GLUE_TASKS
     metavar="RECORDS",
     help="The training records, whose classes and no others may occur.",
 )
-@click.option(
-    "--format",
-    "file_format",
-    type=click.Choice(["csv", "tsv", "jsonl"]),
-    help="Needed if the file's name does not tell.",
-)
 def prepare_classification(
     input_path: str,
     output: str,
@@ -40,10 +34,9 @@ def prepare_classification(
     label_column: str | None,
     is_regression: bool,
     labels_of: str | None,
-    file_format: str | None,
     **options: Any,
 ) -> None:
-    """Write records of labelled texts, or pairs of texts, from CSV, TSV or JSON lines."""
+    """Write records of labelled texts, or pairs of texts, from a table of any format."""
     if is_regression and labels_of:
         raise click.UsageError("--regression has no classes; leave out --labels-of")
     from spanbert_tf.tasks.text_classification.files import read_labelled_texts
@@ -58,7 +51,6 @@ def prepare_classification(
         label_column,
         is_regression=is_regression,
         labels=load_labels(labels_of) if labels_of else None,
-        file_format=file_format,
     )
     write_labelled_texts(texts, output, **options)
 

@@ -5,10 +5,10 @@ import csv
 import gzip
 import io
 import itertools
-import lzma
 import os
 import pydoc_data.topics
 import random
+import re
 import struct
 import tarfile
 import zipfile
@@ -43,12 +43,6 @@ def archive(kind):
 TEXT = "\n\n".join(SENTENCES[:20])
 # What the libraries write, or, where none is installed, the beginning that the format prescribes.
 BINARY = {
-    "Parquet": b"PAR1\x15\x04\x15\x10" + bytes(40) + b"PAR1",
-    "Feather": b"ARROW1\0\0" + bytes(40),
-    "Arrow": b"\xff\xff\xff\xff\xf0\x01\0\0\x10\0\0\0" + bytes(40),
-    "zstd": b"\x28\xb5\x2f\xfd\x04\x58" + bytes(range(60)),
-    "xz": lzma.compress(TEXT.encode()),
-    "bzip2": bz2.compress(TEXT.encode()),
     "ZIP": archive("zip"),
     "tar": archive("tar"),
     "PDF": b"%PDF-1.7\n1 0 obj << >> endobj",
@@ -57,6 +51,32 @@ BINARY = {
     "UTF-16": TEXT.encode("utf-16"),
     "UTF-16 or": TEXT.encode("utf-16-le"),
 }
+
+
+# `DocumentReader` reads them as tables.
+TABLES_OF_COLUMNS = {
+    "Parquet": b"PAR1\x15\x04\x15\x10" + bytes(40) + b"PAR1",
+    "Feather": b"ARROW1\0\0" + bytes(40),
+    "Arrow": b"\xff\xff\xff\xff\xf0\x01\0\0\x10\0\0\0" + bytes(40),
+}
+
+
+@pytest.mark.parametrize("name", TABLES_OF_COLUMNS)
+def test_tables_of_columns_are_named_where_text_is_read(tmp_path, name):
+    path = tmp_path / "texts.conll"
+    path.write_bytes(TABLES_OF_COLUMNS[name])
+    with pytest.raises(BadInputError, match=f"is .*{name}.* and not read here; write its rows as"):
+        read_text_file(str(path))
+    with pytest.raises(BadInputError, match=f"^{re.escape(str(path))}: is broken"):
+        next(iter(DocumentReader(str(path))))
+
+
+def test_what_is_compressed_twice_is_named(tmp_path):
+    path = tmp_path / "corpus.txt"
+    path.write_bytes(gzip.compress(bz2.compress(TEXT.encode())))
+    for read in (lambda path: next(iter(DocumentReader(path))), read_text_file):
+        with pytest.raises(BadInputError, match=r"is compressed twice \(bzip2\); unpack it once"):
+            read(str(path))
 
 
 @pytest.mark.parametrize("is_compressed", [False, True])
@@ -70,11 +90,11 @@ def test_binary_formats_are_named(tmp_path, name, is_compressed):
         message = str(error.value)
         assert message.startswith(f"{path}: is ") and "\n" not in message
         assert name in message and "not read here; " in message
-        assert ("inside gzip" in message) == is_compressed
+        assert ("inside a compressed file" in message) == is_compressed
 
 
 ROWS = [[number, sentence, number % 2] for number, sentence in enumerate(SENTENCES[:50])]
-HEADER = ["id", "text", "label"]
+HEADER = ["id", "body", "label"]
 TABLES = {
     "header": (written_csv([HEADER, *ROWS]), "CSV"),
     "two lines": (written_csv([HEADER, ROWS[0]]), "CSV"),
@@ -87,10 +107,13 @@ TABLES = {
         "CSV",
     ),
     "a broken row": (written_csv([HEADER, *ROWS, ["a", "b"]]), "CSV"),
-    "one column": (written_csv([["text"], *([text] for text in SENTENCES[:50])]), "CSV"),
+    "one column": (
+        written_csv([["review"], *([text] for text in SENTENCES[:50])]),
+        "CSV of one column",
+    ),
     "semicolons": (written_csv([HEADER, *ROWS], ";"), "CSV with semicolons"),
     "tabs": (written_csv([HEADER, *ROWS], "\t"), "TSV"),
-    "tabs and quotes": ('text\tlabel\n"I said\tno\n', "TSV"),
+    "tabs and quotes": ('body\tlabel\n"I said\tno\n', "TSV"),
     "numbered sentences": (written_csv([row[:2] for row in ROWS], "\t"), "TSV"),
     "parallel text": (written_csv(itertools.pairwise(SENTENCES[:13]), "\t"), "TSV"),
 }
@@ -107,9 +130,36 @@ MARKUP = {
 
 
 @pytest.mark.parametrize("is_compressed", [False, True])
-@pytest.mark.parametrize("name", [*TABLES, *MARKUP])
-def test_tables_and_pages_are_named(tmp_path, name, is_compressed):
-    text, kind = {**TABLES, **MARKUP}[name]
+@pytest.mark.parametrize("name", TABLES)
+def test_tables_without_a_known_column_are_named(tmp_path, name, is_compressed):
+    text, kind = TABLES[name]
+    path = tmp_path / "corpus.txt"
+    path.write_bytes(gzip.compress(text.encode()) if is_compressed else text.encode())
+    with pytest.raises(BadInputError) as error:
+        next(iter(DocumentReader(str(path))))
+    message = str(error.value)
+    assert message.startswith(f"{path}: is {kind} without a column 'text'; its first line has ")
+    assert message.endswith("name the column of its text with --text-column")
+    has_header = not {"all quoted", "no header", "numbered sentences", "parallel text"} & {name}
+    assert ("write the names of its columns in its first line" in message) != has_header
+
+
+@pytest.mark.parametrize("column", ["body", "id"])
+@pytest.mark.parametrize("is_compressed", [False, True])
+@pytest.mark.parametrize("name", MARKUP)
+def test_pages_are_named_whatever_column_is_asked_for(tmp_path, name, is_compressed, column):
+    text, kind = MARKUP[name]
+    path = tmp_path / "corpus.csv"
+    path.write_bytes(gzip.compress(text.encode()) if is_compressed else text.encode())
+    with pytest.raises(BadInputError) as error:
+        next(iter(DocumentReader(str(path), text_columns=(column,))))
+    assert str(error.value).startswith(f"{path}: is {kind}, which would be read as text; ")
+
+
+@pytest.mark.parametrize("is_compressed", [False, True])
+@pytest.mark.parametrize("name", MARKUP)
+def test_pages_are_named(tmp_path, name, is_compressed):
+    text, kind = MARKUP[name]
     path = tmp_path / "corpus.txt"
     path.write_bytes(gzip.compress(text.encode()) if is_compressed else text.encode())
     with pytest.raises(BadInputError) as error:

@@ -1,9 +1,13 @@
 """Files of named entities: what is read, what is refused or counted, and the rows of it."""
 
+import dataclasses
 import json
 import time
 
 import numpy as np
+import pandas
+import pyarrow
+import pyarrow.parquet
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
@@ -14,9 +18,11 @@ from spanbert_tf.tasks.evaluation import check_labelled
 from spanbert_tf.tasks.lookup import open_records, task_dataset
 from spanbert_tf.tasks.named_entities.records import SENTENCES_FILE, NamedEntitiesManifest
 from spanbert_tf.tasks.named_entities.rows import (
+    Entity,
     read_conll2003,
     read_crossre,
     read_entity_lines,
+    read_tagged_tokens,
     spans_of_tags,
     write_entities,
 )
@@ -140,7 +146,7 @@ def test_entities_inside_words_are_lost_and_counted(tmp_path, vocabulary, capsys
     line = {"text": "the cats in romeTown", "entities": entities}
     manifest = prepare(write_lines(tmp_path / "a.jsonl", [line]), tmp_path / "records", vocabulary)
     assert (manifest.counts["entities"], manifest.counts["lost_entities"]) == (4, 4)
-    assert "a.jsonl: entry 1: 'th' (X) begins or ends inside a word" in capsys.readouterr().out
+    assert "a.jsonl: line 1: 'th' (X) begins or ends inside a word" in capsys.readouterr().out
     (row,) = labelled_rows(str(tmp_path / "records"), manifest)
     assert {label for _, label in row} == {"O", None}
     check_labelled(manifest, "ner/dev")  # as `evaluate` and `finetune` do
@@ -200,7 +206,7 @@ def test_long_sentences_go_on_in_further_rows(tmp_path, vocabulary):
 def test_words_without_pieces_shift_nothing(tmp_path, vocabulary):
     line = {"doc_key": "d", "sentence": ["ann", "\u200b", "", "rome"], "ner": [[3, 3, "L"]]}
     (tmp_path / "a.json").write_text(json.dumps(line) + "\n" + json.dumps({**line, "sentence": []}))
-    with pytest.raises(BadInputError, match=r"entry 2 \(d\): entity 'L' from 3 to 3: is not in"):
+    with pytest.raises(BadInputError, match=r"line 2 \(d\): entity 'L' from 3 to 3: is not in"):
         read_crossre(str(tmp_path / "a.json"))
     (tmp_path / "a.json").write_text(json.dumps(line) + "\n")
     manifest = prepare(read_crossre(str(tmp_path / "a.json")), tmp_path / "records", vocabulary)
@@ -278,7 +284,7 @@ def test_a_line_with_one_column_is_named(tmp_path):
 )
 def test_bad_spans_are_named(entities, message, tmp_path):
     lines = [{"text": "ann", "entities": []}, {"text": "ann in rome", "entities": entities}]
-    with pytest.raises(BadInputError, match=f"^{tmp_path}/a.jsonl: (entry|line) 2: .*{message}"):
+    with pytest.raises(BadInputError, match=f"^{tmp_path}/a.jsonl: line 2: .*{message}"):
         write_lines(tmp_path / "a.jsonl", lines)
 
 
@@ -312,11 +318,65 @@ def test_crossre_has_no_lost_entities(shared_data, tmp_path):
         assert (np.diff(sentence["first_pieces"]) > 0).all()
 
 
-def test_a_list_in_place_of_lines_is_named(tmp_path):
-    path = tmp_path / "a.json"
-    path.write_text(json.dumps([{"text": "ann"}], indent=1))
-    with pytest.raises(BadInputError, match=f"^{path}: is a JSON list; write one JSON object"):
-        read_entity_lines(str(path))
+def test_tables_of_every_format_hold_the_same_spans(tmp_path):
+    rows = [
+        {"text": "ann in rome", "entities": [{"start": 0, "end": 3, "label": "PER"}], "id": "x"},
+        {"text": "the", "entities": [], "id": "y"},
+    ]
+    frame = pandas.DataFrame(rows)
+    frame.to_json(tmp_path / "lines", orient="records", lines=True)
+    frame.to_json(tmp_path / "array", orient="records", compression="xz", indent=1)
+    frame.to_parquet(tmp_path / "parquet")
+    expected = read_entity_lines(str(tmp_path / "lines")).sentences
+    assert [sentence.entities for sentence in expected] == [(Entity(0, 3, "PER"),), ()]
+    for name in ("array", "parquet"):
+        assert read_entity_lines(str(tmp_path / name)).sentences == expected
+
+
+TAGGED = [
+    {"id": "7", "tokens": ["ann", "in", "new", "rome"], "ner_tags": [1, 0, 3, 4]},
+    {"id": "8", "tokens": ["the"], "ner_tags": [0]},
+    {"id": "9", "tokens": [], "ner_tags": []},
+]
+TAG_NAMES = ["O", "B-PER", "I-PER", "B-LOC", "I-LOC"]
+
+
+def test_lists_of_words_and_tags_are_read_as_datasets_has_them(tmp_path):
+    """Parquet with the names of the numbers, JSON lines with the names, and CoNLL's columns."""
+    feature = {"feature": {"names": TAG_NAMES, "_type": "ClassLabel"}, "_type": "List"}
+    metadata = {"huggingface": json.dumps({"info": {"features": {"ner_tags": feature}}})}
+    table = pyarrow.Table.from_pylist(TAGGED).replace_schema_metadata(metadata)
+    pyarrow.parquet.write_table(table, tmp_path / "parquet")
+    named = [{**row, "ner_tags": [TAG_NAMES[tag] for tag in row["ner_tags"]]} for row in TAGGED]
+    (tmp_path / "lines").write_text("".join(json.dumps(row) + "\n" for row in named))
+    columns = [
+        "".join(f"{word} {tag}\n" for word, tag in zip(row["tokens"], row["ner_tags"], strict=True))
+        for row in named
+    ]
+    (tmp_path / "columns").write_text("\n".join(columns))
+    found = read_tagged_tokens(str(tmp_path / "parquet")).sentences
+    assert found == read_tagged_tokens(str(tmp_path / "lines")).sentences
+    assert [sentence.id for sentence in found] == ["7", "8", "9"]
+    expected = read_conll2003(str(tmp_path / "columns")).sentences
+    for sentence, other in zip(found[:2], expected, strict=True):
+        assert sentence == dataclasses.replace(other, id=sentence.id)
+
+
+@pytest.mark.parametrize(
+    ("row", "message"),
+    [
+        ({"tokens": ["a", "b"], "tags": ["O"]}, "line 1: has 2 tokens and 1 tags"),
+        ({"tokens": ["a"], "ner_tags": [3]}, "line 1: the tag 3 has no name in the file"),
+        ({"tokens": ["a"], "ner_tags": ["PER"]}, "line 1: word 1: 'PER' is no tag of BIO"),
+        ({"tokens": "a", "ner_tags": ["O"]}, "line 1: tokens: should be a valid list"),
+        ({"words": ["a"], "ner_tags": ["O"]}, "line 1: has no column 'tokens'; it has words, ner_"),
+    ],
+)
+def test_bad_rows_of_tags_are_named(row, message, tmp_path):
+    path = tmp_path / "a.jsonl"
+    path.write_text(json.dumps(row))
+    with pytest.raises(BadInputError, match=f"^{path}: {message}"):
+        read_tagged_tokens(str(path))
 
 
 def test_a_long_text_with_many_entities_takes_no_time(tmp_path, vocabulary):

@@ -3,6 +3,7 @@
 import json
 import pathlib
 
+import pandas
 import pytest
 
 from spanbert_tf.errors import BadInputError
@@ -207,3 +208,29 @@ def test_halves_of_surrogate_pairs_are_text(tmp_path):
     path = tmp_path / "rows.json"
     path.write_text(json.dumps([ROWS[0] | {"context": "a \ud83d b"}]))
     assert read_squad(str(path)).contexts == ["a \ud83d b"]
+
+
+def test_rows_of_parquet_and_arrow_are_those_of_json_lines(tmp_path):
+    """As `datasets` has SQuAD: the answers are an object of lists."""
+    rows = [
+        {
+            "id": str(number),
+            "title": "Zoë",
+            "context": CONTEXT,
+            "question": f"who {number}?",
+            "answers": {"text": ["Zoë"] * number, "answer_start": [0] * number},
+        }
+        for number in range(3)
+    ]
+    frame = pandas.DataFrame(rows)
+    frame.to_json(tmp_path / "lines", orient="records", lines=True)
+    frame.to_parquet(tmp_path / "parquet", row_group_size=2)
+    frame.to_feather(tmp_path / "feather")
+    expected = read_squad(str(tmp_path / "lines"))
+    assert [len(question.answers) for question in expected.questions] == [0, 1, 2]
+    for name in ("parquet", "feather"):
+        found = read_squad(str(tmp_path / name))
+        assert (found.contexts, found.questions) == (expected.contexts, expected.questions)
+    pandas.DataFrame([{**rows[0], "id": 1.5}]).to_parquet(tmp_path / "bad")
+    with pytest.raises(BadInputError, match=r"bad: row 1: id.*: should be a valid"):
+        read_squad(str(tmp_path / "bad"))

@@ -3,6 +3,7 @@
 import functools
 import json
 
+import pandas
 import pytest
 import tensorflow as tf
 from hypothesis import given, settings
@@ -279,8 +280,27 @@ def test_the_test_set_needs_a_training_set(tmp_path, vocabulary):
     )
 
 
-@pytest.mark.parametrize("content", ['{"id": "1"}\n{"id": "2"}\n', '{"id": "1"}', ""])
-def test_what_is_no_list_of_tacred_says_what_is(content, tmp_path):
+@pytest.mark.parametrize(
+    ("content", "message"),
+    [
+        ('{"id": "1"}\n{"id": "2"}\n', "line 1: token: is missing"),
+        ("", "is empty"),
+        ("id,token\n1,a\n", "is neither JSON lines, a JSON array, Parquet nor Arrow"),
+        ('[{"id": "1"', "entry 1: not JSON"),
+    ],
+)
+def test_what_is_no_table_of_tacred_is_named(content, message, tmp_path):
     (tmp_path / "train.json").write_text(content)
-    with pytest.raises(BadInputError, match=r"train\.json: .*; TACRED is one JSON list"):
+    with pytest.raises(BadInputError, match=rf"train\.json: {message}"):
         read_tacred(str(tmp_path / "train.json"))
+
+
+def test_tables_of_every_format_hold_the_same_examples(tmp_path):
+    entries = [EXAMPLE, {**EXAMPLE, "id": "e2", "relation": "lives_in"}]
+    expected = write(tmp_path / "table", entries).examples
+    frame = pandas.DataFrame(entries)
+    frame.to_json(tmp_path / "lines", orient="records", lines=True, compression="zstd")
+    frame.to_parquet(tmp_path / "parquet")
+    frame.to_feather(tmp_path / "feather")
+    for name in ("lines", "parquet", "feather"):
+        assert read_tacred(str(tmp_path / name)).examples == expected

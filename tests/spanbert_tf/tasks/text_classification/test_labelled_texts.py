@@ -5,20 +5,22 @@ import gzip
 import io
 import json
 
+import pandas
+import pyarrow
+import pyarrow.parquet
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from spanbert_tf.cli import main
 from spanbert_tf.errors import BadInputError
+from spanbert_tf.files.tables import read_rows
 from spanbert_tf.tasks.text_classification.files import (
     LabelledText,
     LabelledTexts,
-    read_csv,
     read_glue,
     read_labelled_texts,
     read_tsv,
-    with_header,
 )
 from spanbert_tf.tasks.text_classification.records import TextClassificationManifest
 
@@ -145,7 +147,7 @@ def test_what_the_csv_module_writes_is_read_as_it_was(tmp_path_factory, rows):
     buffer = io.StringIO(newline="")
     csv.writer(buffer).writerows([("a", "b"), *rows])
     path = written(tmp_path_factory.mktemp("csv"), buffer.getvalue(), "x.csv")
-    found = with_header(path, read_csv(path), ["a", "b"])
+    found = read_rows(path, ["a", "b"])
     assert [tuple(row.values.values()) for row in found] == rows
 
 
@@ -163,13 +165,14 @@ def test_what_the_csv_module_writes_is_read_as_it_was(tmp_path_factory, rows):
         ("x.csv", "body,label\na,inf\n", {"is_regression": True}, "line 2: label 'inf' is no num"),
         ("x.csv", "body,label\na,-1e39\n", {"is_regression": True}, "line 2: label '-1e39' is inf"),
         ("x.jsonl", '{"body": "a", "label": "x"}\n[1]\n', {}, "line 2: "),
-        ("x.json", '[{"body": "a", "label": "x"},\n{}]', {}, "x.json: is a JSON list; write one"),
-        ("x.jsonl", '{"body": "a"}\n', {}, "line 1: has no 'label'; it has body"),
+        ("x.json", '[{"body": "a", "label": "x"},\n{}]', {}, "entry 2: has no column 'body'; it"),
+        ("x.json", '["a", "b"]', {}, "is a JSON array of texts"),
+        ("x.jsonl", '{"body": "a"}\n', {}, "line 1: has no column 'label'; it has body"),
         ("x.jsonl", '{"body": 7, "label": "x"}\n', {}, "line 1: body is no text but 7"),
         ("x.jsonl", '{"body": "a", "label": null}\n', {}, "line 1: has no label in 'label'"),
         ("x.jsonl", '{"body": "a", "label": [1]}\n', {}, r"line 1: label \[1\] is no name"),
         ("x.jsonl", '{"body": "a", "label": 0.5}\n', {}, "label 0.5 is no name; for numbers give"),
-        ("x.txt", "a", {}, "its name tells no format; give --format"),
+        ("x.txt", "a", {}, "line 1: has no column 'body'; it has a"),
     ],
 )
 def test_bad_tables_are_named_by_line(name, content, options, message, tmp_path):
@@ -274,11 +277,46 @@ def test_files_as_glue_has_them(shared_data):
     assert counts == {"cola": 1063, "mrpc": 1725, "rte": 3000, "wnli": 146, "stsb": 1379}
 
 
-@pytest.mark.parametrize("file_format", [None, "csv", "jsonl"])
-def test_a_format_that_is_not_read_is_named(tmp_path, file_format):
-    """Whatever its name says, and whatever --format says."""
-    path = written(tmp_path, b"PAR1\x15\x04" + bytes(60) + b"PAR1", "train.parquet")
-    with pytest.raises(BadInputError, match=r"is Parquet and not read here; .*to_json\("):
-        read_labelled_texts(path, ["text"], "label", file_format=file_format)
+def test_damaged_parquet_is_named(tmp_path):
+    path = written(tmp_path, b"PAR1\x15\x04" + bytes(60) + b"PAR1", "train.csv")
+    with pytest.raises(BadInputError, match=r"train.csv: is broken"):
+        read_labelled_texts(path, ["text"], "label")
     with pytest.raises(BadInputError, match="no such file"):
         read_labelled_texts(path + "s", ["text"], "label")
+
+
+LABELLED = [{"text": "a", "more": "b", "label": 1}, {"text": "c", "more": "", "label": 0}]
+
+
+def test_tables_of_every_format_say_the_same(tmp_path):
+    """Their names tell nothing."""
+    frame = pandas.DataFrame(LABELLED)
+    path = tmp_path / "table"
+    for write in (
+        lambda: frame.to_csv(path),
+        lambda: frame.to_csv(path, sep="\t", index=False),
+        lambda: frame.to_csv(path, sep=";", compression="xz"),
+        lambda: frame.to_parquet(path),
+        lambda: frame.to_feather(path),
+        lambda: frame.to_json(path, orient="records"),
+        lambda: frame.to_json(path, orient="records", lines=True, compression="zstd"),
+    ):
+        write()
+        found = read_labelled_texts(str(path), ["text", "more"], "label")
+        assert texts_and_labels(found) == [("a", "b", "1"), ("c", "", "0")]
+        assert found.labels == ("0", "1")
+        found = read_labelled_texts(str(path), ["text"], "label", is_regression=True)
+        assert texts_and_labels(found) == [("a", 1.0), ("c", 0.0)]
+
+
+def test_classes_of_datasets_have_their_names(tmp_path):
+    feature = {"names": ["bad", "good"], "_type": "ClassLabel"}
+    metadata = {"huggingface": json.dumps({"info": {"features": {"label": feature}}})}
+    table = pyarrow.Table.from_pylist(LABELLED).replace_schema_metadata(metadata)
+    path = tmp_path / "train.parquet"
+    pyarrow.parquet.write_table(table, path)
+    found = read_labelled_texts(str(path), ["text"], "label")
+    assert texts_and_labels(found) == [("a", "good"), ("c", "bad")]
+    found = read_labelled_texts(str(path), ["text"], "label", labels=["good", "fine"])
+    with pytest.raises(BadInputError, match=r"train\.parquet: row 2: label 'bad' is none"):
+        found.check()
