@@ -239,6 +239,7 @@ def prepare_repair(records: str, output: str, *, overwrite: bool) -> None:
 )
 @follow_links_option
 @_separator_option
+@_column_option
 @click.option("--size", type=click.IntRange(min=1), help="How many words of the text to add.")
 @click.option(
     "--words", "words_file", metavar="FILE", help="In place of --size: the words, one a line."
@@ -261,6 +262,8 @@ def vocabulary_extend(preset: str, output: str, **others: Any) -> None:
     command = ["spanbert-tf", "prepare", "pretraining"]
     for pattern in others["input_pattern"] or ["TEXT"]:
         command += ["--input", pattern]
+    for name in others["text_columns"]:
+        command += ["--text-column", name]
     command += ["--preset", output, "--output", "records"]
     pretrain = ["spanbert-tf", "pretrain", "--config", "continue", "--initial-preset", output]
     pretrain += ["--data", "records", "--output", "run"]

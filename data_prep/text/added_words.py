@@ -63,6 +63,7 @@ def extend_vocabulary(
     words_file: str | None = None,
     num_markers: int = NUM_MARKERS,
     document_separator: str | None = None,
+    text_columns: Sequence[str] = (),
     follow_links: bool = False,
     overwrite: bool = False,
 ) -> int:
@@ -77,6 +78,7 @@ def extend_vocabulary(
         words_file: path of a list of words, one a line, in place of `size`.
         num_markers: as in `extend_preset`.
         document_separator: see `DocumentReader`.
+        text_columns: see `DocumentReader`.
         follow_links: see `find_files`.
         overwrite: whether an earlier preset may be replaced.
 
@@ -97,7 +99,7 @@ def extend_vocabulary(
     counts: Mapping[str, int] = {}
     if input_pattern:
         files = find_files(input_pattern, follow_links=follow_links)
-        counts = count_words(files, tokenizer.casing, document_separator)
+        counts = count_words(files, tokenizer.casing, document_separator, text_columns)
     if words_file is not None:
         listed = read_words(words_file, tokenizer)
         chosen = [
@@ -130,7 +132,10 @@ def extend_vocabulary(
 
 
 def count_words(
-    files: Sequence[InputFile], casing: Casing, document_separator: str | None = None
+    files: Sequence[InputFile],
+    casing: Casing,
+    document_separator: str | None = None,
+    text_columns: Sequence[str] = (),
 ) -> dict[str, int]:
     """How often each word of a text occurs, normalized and split as in BERT.
 
@@ -141,6 +146,7 @@ def count_words(
         files: the text files.
         casing: normalization of the text.
         document_separator: see `DocumentReader`.
+        text_columns: see `DocumentReader`.
 
     Raises:
         BadInputError: a file cannot be used.
@@ -149,7 +155,7 @@ def count_words(
         lowercase=casing.lowercase, strip_accents=casing.strip_accents
     )
     splitter = pre_tokenizers.BertPreTokenizer()
-    readers = [DocumentReader(file.path, document_separator) for file in files]
+    readers = [DocumentReader(file.path, document_separator, text_columns) for file in files]
     parts = show_progress(
         itertools.chain.from_iterable(readers),
         sum(file.size for file in files) / 1e6,
