@@ -156,12 +156,16 @@ def _find_json_lines(lines: Sequence[bytes]) -> Iterator[tuple[int, int, bool]]:
     """
     byte = 0
     for number, line in enumerate(lines):
-        can_be_cut = _JSON_OBJECT.match(line) is not None
-        for text in line.splitlines():  # at carriage returns, too
-            if text.startswith(b"{") or text.decode(errors="replace").strip():
-                yield byte, number, can_be_cut
-                can_be_cut = False
+        if _is_text(line):
+            yield byte, number, _JSON_OBJECT.match(line) is not None
         byte += len(line)
+
+
+def _is_text(line: bytes) -> bool:
+    """Whether a line is more than white space and a byte order mark."""
+    if line.startswith(b"{"):
+        return True
+    return bool(line.decode(errors="replace").removeprefix(_BYTE_ORDER_MARK).strip())
 
 
 class _WikipediaStarts:
