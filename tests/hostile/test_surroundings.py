@@ -65,7 +65,7 @@ def test_a_bad_text_whose_name_is_no_utf8_is_one_line(text, tmp_path, capfd):
     arguments[arguments.index("--input") + 1] = tmp_path / "texts" / "*"
     status, out, err = run(capfd, *arguments)
     assert (status, out) == (2, "") and len(err.splitlines()) == 1
-    assert "caf\\udce9: not UTF-8 at byte 5" in err
+    assert "caf\\udce9: line 1: not UTF-8 at byte 5" in err
     assert not list(tmp_path.glob("out*"))
 
 
