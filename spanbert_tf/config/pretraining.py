@@ -10,6 +10,7 @@ from typing import Annotated, Any, ClassVar, Literal, Self
 
 from pydantic import Field, model_validator
 
+from spanbert_tf.config.positions import PositionEmbeddings, reads_indices
 from spanbert_tf.config.run import AdamWConfig, RunConfig
 from spanbert_tf.config.settings import Configuration, build_config, load_settings
 from spanbert_tf.masking.options import MaskingOptions
@@ -60,16 +61,16 @@ class ModelConfig(Section):
     attention_dropout: BelowOne | None = None
     max_sequence_length: PositiveInt = 512
     layer_norm_epsilon: Positive = 1e-12
-    position_embeddings: Literal[
-        "absolute",
-        "segment_aware",
-        "segment_aware_with_segments",
-        "absolute_with_paragraph_and_sentence",
-    ] = "absolute"
+    position_embeddings: PositionEmbeddings = "absolute"
     num_paragraphs: PositiveInt = 50
     num_sentences: PositiveInt = 100
     max_sentence_length: PositiveInt = 256
     from_preset: bool = False
+
+    @property
+    def segment_aware(self) -> bool:
+        """Whether the encoder reads SegaBERT's indices, so that rows must have them."""
+        return reads_indices(self.position_embeddings)
 
     def encoder_options(self) -> dict[str, Any]:
         """The arguments of the encoder's constructor."""
@@ -225,7 +226,7 @@ def _check_rows(config: PretrainingConfig) -> None:
         )
     positions, is_pair = config.model.position_embeddings, config.data.sequences == "pair"
     next_sentence = config.objectives.next_sentence
-    if positions != "absolute" and (is_pair or next_sentence):
+    if reads_indices(positions) and (is_pair or next_sentence):
         raise conflict(
             f"{positions} needs data.sequences=single and objectives.next_sentence=false",
             "model.position_embeddings",

@@ -11,6 +11,7 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
+from spanbert_tf.config.positions import POSITION_EMBEDDINGS
 from spanbert_tf.conversion.names import (
     ENCODER,
     MASKED_LM_BIAS,
@@ -26,7 +27,7 @@ from spanbert_tf.conversion.names import (
     entries_of,
 )
 from spanbert_tf.errors import BadInputError, MismatchError
-from spanbert_tf.models.span_bert_backbone import POSITION_EMBEDDINGS, TABLE_SIZES
+from spanbert_tf.models.span_bert_backbone import TABLE_SIZES
 from spanbert_tf.text.vocabulary import Casing
 
 BERT_EPSILON = 1e-12  # of LayerNorm in the original code
@@ -219,9 +220,11 @@ def sizes_of_arrays(arrays: Mapping[str, Array], num_heads: int) -> dict[str, An
 
 def read_tables(position_embeddings: str) -> set[str]:
     """Returns the keys of `POSITION_TABLES` whose tables an encoder with such positions reads."""
-    index_names = POSITION_EMBEDDINGS[position_embeddings]
-    sizes = {TABLE_SIZES[name] for name in index_names}
-    return sizes if "token_indices" in index_names else sizes | {"max_sequence_length"}
+    positions = POSITION_EMBEDDINGS[position_embeddings]
+    sizes = {TABLE_SIZES[name] for name in positions.indices}
+    if positions.in_row:
+        sizes.add("max_sequence_length")
+    return sizes
 
 
 def check_absolute(checkpoint: Checkpoint, reader: str) -> None:

@@ -7,6 +7,7 @@ import json
 import os
 from typing import Any
 
+from spanbert_tf.config.positions import POSITION_EMBEDDINGS
 from spanbert_tf.conversion.checkpoint import (
     BERT_EPSILON,
     SEGMENT_AWARE_SIZE_NAMES,
@@ -15,7 +16,6 @@ from spanbert_tf.conversion.checkpoint import (
 )
 from spanbert_tf.errors import BadInputError, ConfigurationError, MismatchError
 from spanbert_tf.files.kinds import look_into
-from spanbert_tf.models.span_bert_backbone import POSITION_EMBEDDINGS
 from spanbert_tf.text.vocabulary import (
     CONTINUATION_PREFIX,
     Casing,
@@ -108,9 +108,9 @@ def read_sizes(directory: str, path: str) -> dict[str, Any]:
     ):
         if (config.get(key) or known[0]) not in known:
             raise BadInputError(
-                f"{where}: {key} is {config[key]!r}; only {known[0]!r} is converted"
+                f"{where}: {key} is {config[key]!r}; {' or '.join(known)} is converted"
             )
-    # `transformers` writes "absolute" for every model.
+    # `transformers` writes "absolute" for each model, also SegaBERT's. Only other values count.
     if (config.get("position_embedding_type") or "absolute") != "absolute":
         sizes["position_embeddings"] = config["position_embedding_type"]
     if sizes["hidden_dim"] % sizes["num_heads"]:

@@ -11,6 +11,7 @@ import keras_hub
 import numpy as np
 
 from spanbert_tf import models
+from spanbert_tf.config.positions import reads_indices
 from spanbert_tf.conversion.checkpoint import (
     BERT_EPSILON,
     SIZES,
@@ -361,7 +362,7 @@ def _new_task(
 ) -> keras_hub.models.Task:
     """Builds the task that a part is the head of, with new weights in the head."""
     length = backbone.max_sequence_length
-    segment_aware = backbone.position_embeddings != "absolute"
+    segment_aware = reads_indices(backbone.position_embeddings)
     if part == SPAN_CLASSIFIERS:
         preprocessor = SpanBertQuestionAnswererPreprocessor(
             tokenizer, sequence_length=length, question_first=True, segment_aware=segment_aware

@@ -391,7 +391,10 @@ class PretrainingManifest(Manifest):
         return manifest
 
     def check_fit(self, directory: str, split: str, *, segment_aware: bool) -> None:
-        """Refuses a split that is not there or empty, and records without SegaBERT's positions."""
+        """Refuses a split that is missing or empty, and pairs for SegaBERT's positions.
+
+        All records store what SegaBERT's indices are made of, but only single sequences have them.
+        """
         if split not in SPLITS:
             raise BadInputError(f"split: {split!r} is not one of {', '.join(SPLITS)}")
         if not self.num_records(split):

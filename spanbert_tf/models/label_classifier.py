@@ -13,6 +13,7 @@ import numpy as np
 import tensorflow as tf
 from keras import ops
 
+from spanbert_tf.config.positions import reads_indices
 from spanbert_tf.layers import bert_initializer
 from spanbert_tf.models.mixins import MixinBase
 from spanbert_tf.models.objective import weights_of
@@ -91,7 +92,7 @@ class LabelClassifier(NamedClasses, SpanBertTask):
         **kwargs,
     ) -> None:
         labels = checked_labels(labels)
-        if preprocessor is not None and backbone.position_embeddings != "absolute":
+        if preprocessor is not None and reads_indices(backbone.position_embeddings):
             raise ValueError(
                 "The rows of the preprocessor do not tell the positions of a backbone with "
                 f"position_embeddings={backbone.position_embeddings!r}; use preprocessor=None"

@@ -11,6 +11,7 @@ import tensorflow as tf
 from keras_hub.src.utils import preset_utils
 from keras_hub.src.utils.tensor_utils import preprocessing_function
 
+from spanbert_tf.config.positions import reads_indices
 from spanbert_tf.data.text_rows import TextRowPacker
 from spanbert_tf.models.keras_hub_presets import LoadsPresets
 from spanbert_tf.models.span_bert_tokenizer import SpanBertTokenizer
@@ -116,7 +117,7 @@ class LengthOfPreset(LoadsPresets):
         kwargs = super()._add_missing_kwargs(loader, kwargs)
         encoder = loader.config.get("config", {})
         lengths = [_saved_length(loader.preset), encoder.get("max_sequence_length")]
-        is_aware = encoder.get("position_embeddings", "absolute") != "absolute"
+        is_aware = reads_indices(encoder.get("position_embeddings", "absolute"))
         kwargs = {**dict.fromkeys(cls._segment_aware_arguments, is_aware), **kwargs}
         known_lengths = [length for length in lengths if length is not None]
         if known_lengths:
@@ -203,7 +204,7 @@ def check_positions(
     Raises:
         ValueError: only one of the two has SegaBERT's positions.
     """
-    is_aware = backbone.position_embeddings != "absolute"
+    is_aware = reads_indices(backbone.position_embeddings)
     if preprocessor is not None and preprocessor.segment_aware != is_aware:
         raise ValueError(
             f"segment_aware of the preprocessor must be {is_aware}: the backbone has "

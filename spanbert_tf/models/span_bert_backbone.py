@@ -10,6 +10,7 @@ import keras
 import keras_hub
 import numpy as np
 
+from spanbert_tf.config.positions import POSITION_EMBEDDINGS, reads_indices
 from spanbert_tf.errors import MismatchError
 from spanbert_tf.files.preset import is_adapter
 from spanbert_tf.layers import (
@@ -21,13 +22,6 @@ from spanbert_tf.layers import (
 from spanbert_tf.models.adapters import load_adapted
 from spanbert_tf.models.keras_hub_presets import LoadsPresets, SavesWithoutMixedPrecision
 
-# The indices that have embeddings. Without `token_indices`, positions in the row have them, too.
-POSITION_EMBEDDINGS = {
-    "absolute": (),
-    "segment_aware": ("paragraph_indices", "sentence_indices", "token_indices"),
-    "segment_aware_with_segments": ("paragraph_indices", "sentence_indices", "token_indices"),
-    "absolute_with_paragraph_and_sentence": ("paragraph_indices", "sentence_indices"),
-}
 # Index, and the argument of the backbone with the number of rows of its table.
 TABLE_SIZES = {
     "paragraph_indices": "num_paragraphs",
@@ -131,7 +125,7 @@ class SpanBertBackbone(SavesWithoutMixedPrecision, LoadsPresets, keras_hub.model
                 f"position_embeddings must be one of {tuple(POSITION_EMBEDDINGS)}. "
                 f"Received: {position_embeddings!r}"
             )
-        index_names = POSITION_EMBEDDINGS[position_embeddings]
+        positions = POSITION_EMBEDDINGS[position_embeddings]
         table_sizes = {
             "paragraph_indices": num_paragraphs,
             "sentence_indices": num_sentences,
@@ -149,14 +143,14 @@ class SpanBertBackbone(SavesWithoutMixedPrecision, LoadsPresets, keras_hub.model
         self.position_embedding = None
         self.segment_embedding = None
         self.segment_aware_embedding = None
-        if "token_indices" not in index_names:
+        if positions.in_row:
             self.position_embedding = keras_hub.layers.PositionEmbedding(
                 sequence_length=max_sequence_length,
                 initializer=bert_initializer(),
                 dtype=dtype,
                 name="position_embedding",
             )
-        if position_embeddings != "segment_aware":
+        if positions.segments:
             self.segment_embedding = keras.layers.Embedding(
                 input_dim=num_segments,
                 output_dim=hidden_dim,
@@ -164,9 +158,9 @@ class SpanBertBackbone(SavesWithoutMixedPrecision, LoadsPresets, keras_hub.model
                 dtype=dtype,
                 name="segment_embedding",
             )
-        if index_names:
+        if positions.indices:
             self.segment_aware_embedding = SegmentAwareEmbedding(
-                {name: table_sizes[name] for name in index_names},
+                {name: table_sizes[name] for name in positions.indices},
                 hidden_dim,
                 initializer=bert_initializer(),
                 dtype=dtype,
@@ -206,7 +200,7 @@ class SpanBertBackbone(SavesWithoutMixedPrecision, LoadsPresets, keras_hub.model
         # === Functional Model ===
         inputs = {
             name: keras.Input(shape=(None,), dtype="int32", name=name)
-            for name in ("token_ids", "segment_ids", "padding_mask", *index_names)
+            for name in ("token_ids", "segment_ids", "padding_mask", *positions.indices)
         }
         tokens = self.token_embedding(inputs["token_ids"])  # [B, S, H]
         terms = [tokens]
@@ -215,7 +209,9 @@ class SpanBertBackbone(SavesWithoutMixedPrecision, LoadsPresets, keras_hub.model
         if self.segment_embedding is not None:
             terms.append(self.segment_embedding(inputs["segment_ids"]))
         if self.segment_aware_embedding is not None:
-            terms.append(self.segment_aware_embedding({name: inputs[name] for name in index_names}))
+            terms.append(
+                self.segment_aware_embedding({name: inputs[name] for name in positions.indices})
+            )
         x = self.embeddings_add(terms)
         x = self.embeddings_layer_norm(x)
         x = self.embeddings_dropout(x)
@@ -349,8 +345,8 @@ class SpanBertBackbone(SavesWithoutMixedPrecision, LoadsPresets, keras_hub.model
                 tables, so it was written before 0.2.0. All paragraphs beyond the table got its last
                 row then, so the weights do not fit the rows that this version reads.
         """
-        is_absolute = config.get("position_embeddings", "absolute") == "absolute"
-        if not is_absolute and not config.keys() >= set(TABLE_SIZES.values()):
+        reads = reads_indices(config.get("position_embeddings", "absolute"))
+        if reads and not config.keys() >= set(TABLE_SIZES.values()):
             raise MismatchError(
                 f"config.json lacks {', '.join(TABLE_SIZES.values())}: it is from before 0.2.0, "
                 "whose SegaBERT read other positions of paragraphs beyond the table; train it "

@@ -11,6 +11,7 @@ import keras_hub
 from keras import ops
 
 from spanbert_tf.config.coreference import ResolverConfig
+from spanbert_tf.config.positions import reads_indices
 from spanbert_tf.layers.coreference_head import CoreferenceHead
 from spanbert_tf.layers.mention_scorer import NO_SCORE
 from spanbert_tf.models.objective import ObjectiveSums, weights_of
@@ -102,7 +103,7 @@ class SpanBertCoreferenceResolver(SpanBertTask, keras_hub.models.Task):
         singletons: bool = False,
         **kwargs,
     ) -> None:
-        if backbone.position_embeddings != "absolute":
+        if reads_indices(backbone.position_embeddings):
             raise ValueError(
                 "A document in segments has no place for SegaBERT's indices; the backbone must "
                 f"have absolute positions. Received: {backbone.position_embeddings!r}"

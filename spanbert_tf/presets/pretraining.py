@@ -24,8 +24,11 @@ from spanbert_tf.models.span_bert_tokenizer import SpanBertTokenizer
 from spanbert_tf.presets.preset import Preset
 from spanbert_tf.presets.writing import write_preset
 
-# Settings of an encoder that its weights need, beside its sizes.
-_FIXED = ("position_embeddings", "num_paragraphs", "num_sentences", "layer_norm_epsilon")
+# Settings of an encoder that may differ from those with which its weights were trained.
+_FREE = {
+    *("name", "trainable", "dtype", "dropout", "attention_dropout"),
+    *("lora_rank", "lora_alpha", "lora_targets"),
+}
 
 
 def save_pretraining_preset(
@@ -114,14 +117,13 @@ def load_preset_into(
 
 def _check_settings(preset: Preset, found: SpanBertBackbone, wanted: SpanBertBackbone) -> None:
     """Refuses an encoder of other settings than those which the weights were trained with."""
+    settings = found.get_config()
     for name, value in wanted.get_config().items():
-        is_fixed = name.endswith(("_size", "_dim", "_layers", "_heads", "_length", "_segments"))
-        is_fixed = is_fixed or name in _FIXED
         if name == "vocabulary_size":
             _check_vocabulary_size(preset, found.vocabulary_size, value)
-        elif is_fixed and found.get_config()[name] != value:
+        elif name not in _FREE and settings.get(name) != value:
             raise MismatchError(
-                f"{preset}: model.{name} is {found.get_config()[name]} in the preset and {value} "
+                f"{preset}: model.{name} is {settings.get(name)} in the preset and {value} "
                 "in the configuration; set it to the preset's"
             )
 

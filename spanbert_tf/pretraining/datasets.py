@@ -29,7 +29,7 @@ def configured_dataset(config: PretrainingConfig, data: str, **options: object) 
         data,
         batch_size=config.training.batch_size,
         masking=config.masking,
-        segment_aware=not _is_absolute(config),
+        segment_aware=config.model.segment_aware,
         **options,
     )
 
@@ -69,13 +69,9 @@ def _fitting(config: PretrainingConfig, name: str, found: Any) -> list[str]:
         settings.append(f"model.max_sequence_length={found}")
     if name == "sequences" and found == "single" and config.objectives.next_sentence:
         settings.append("objectives.next_sentence=false")
-    if name == "sequences" and found == "pair" and not _is_absolute(config):
+    if name == "sequences" and found == "pair" and config.model.segment_aware:
         settings.append("model.position_embeddings=absolute")
     return settings
-
-
-def _is_absolute(config: PretrainingConfig) -> bool:
-    return config.model.position_embeddings == "absolute"
 
 
 def tokens_per_row(manifest: PretrainingManifest) -> float:

@@ -11,6 +11,7 @@ from rich.table import Table
 from rich.text import Text
 
 from spanbert_tf.config import PretrainingConfig, load_config
+from spanbert_tf.config.positions import POSITION_EMBEDDINGS
 from spanbert_tf.console import DataConsole
 from spanbert_tf.data import pretraining_dataset
 from spanbert_tf.data.examples import named_damage
@@ -19,7 +20,7 @@ from spanbert_tf.data.rows import parse_records, segment_aware_indices
 from spanbert_tf.files.output import FileKind, Output
 from spanbert_tf.layers.segment_aware_embedding import lowered_indices
 from spanbert_tf.masking import MaskingOptions
-from spanbert_tf.models.span_bert_backbone import POSITION_EMBEDDINGS, TABLE_SIZES
+from spanbert_tf.models.span_bert_backbone import TABLE_SIZES
 from spanbert_tf.pretraining.datasets import tokens_per_row
 from spanbert_tf.pretraining.span_lengths import SpanLengths, count_span_lengths, plot_span_lengths
 from spanbert_tf.terminal import escape_controls
@@ -79,7 +80,7 @@ def inspect_records(
         _print_lengths(console, lengths, title)
         _print_examples(console, data, manifest, settings, num_examples)
         _print_head_steps(console, settings)
-        index_names = POSITION_EMBEDDINGS[settings.model.position_embeddings]
+        index_names = POSITION_EMBEDDINGS[settings.model.position_embeddings].indices
         if index_names:
             sizes = {name: getattr(settings.model, TABLE_SIZES[name]) for name in index_names}
             _print_clipped_indices(console, data, sizes)
@@ -148,7 +149,7 @@ def _print_examples(
         batch_size=max(num_examples, 1),
         masking=options,
         seed=settings.training.seed,
-        segment_aware=settings.model.position_embeddings != "absolute",
+        segment_aware=settings.model.segment_aware,
         num_steps=settings.training.schedule_steps,
     )
     (batch,) = batches.take(1).as_numpy_iterator()

@@ -202,7 +202,7 @@ def _train(
         # The head's position table has as many rows as in training.
         masking=MaskingOptions(max_span_targets=config.masking.max_span_targets),
         split="validation",
-        segment_aware=config.model.position_embeddings != "absolute",
+        segment_aware=config.model.segment_aware,
     )
     num_records = PretrainingManifest.load(data).num_records("validation")
     num_batches = -(-num_records // config.training.batch_size)

@@ -11,6 +11,7 @@ import keras
 import tensorflow as tf
 
 from spanbert_tf.config import FinetuningConfig, PretrainingConfig
+from spanbert_tf.config.positions import POSITION_EMBEDDINGS
 from spanbert_tf.data.manifest import NUM_BLOCKS
 from spanbert_tf.data.records import TaskManifest
 from spanbert_tf.errors import ConfigurationError
@@ -97,14 +98,14 @@ def _check_encoder(encoder: PretrainingConfig, manifest: TaskManifest) -> None:
     """Checks that an encoder has the positions of a task's rows, and enough of them."""
     model = encoder.model
     length = manifest.sequence_length
-    is_aware = model.position_embeddings != "absolute"
-    if manifest.segment_aware != is_aware:
-        kinds = ("SegaBERT's", "BERT's") if is_aware else ("BERT's", "SegaBERT's")
+    if manifest.segment_aware != model.segment_aware:
+        kinds = ("SegaBERT's", "BERT's") if model.segment_aware else ("BERT's", "SegaBERT's")
         raise ConfigurationError(
             f"--encoder: has {kinds[0]} positions, the rows of {manifest.task} have {kinds[1]}; "
             "name one that reads them (of SegaBERT, segabert_base)"
         )
-    if model.position_embeddings.startswith("absolute") and model.max_sequence_length < length:
+    has_table = POSITION_EMBEDDINGS[model.position_embeddings].in_row
+    if has_table and model.max_sequence_length < length:
         raise ConfigurationError(
             f"--encoder: has {model.max_sequence_length} positions, rows have {length}; try "
             f"--set data.sequence_length={model.max_sequence_length}"

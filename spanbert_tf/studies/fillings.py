@@ -10,6 +10,7 @@ from typing import NamedTuple
 import numpy as np
 import tensorflow as tf
 
+from spanbert_tf.config.positions import reads_indices
 from spanbert_tf.data.manifest import SENTENCE_STARTS, VOCABULARY_FILE, PretrainingManifest
 from spanbert_tf.data.rows import parse_records
 from spanbert_tf.models import SpanBertMaskedLM
@@ -51,7 +52,7 @@ def show_what_was_learned(before: str, after: str, records: str) -> None:
     """
     sentences = choose_masked_sentences(records)
     trained = Preset(after).task(SpanBertMaskedLM)
-    if not sentences or trained.backbone.position_embeddings != "absolute":
+    if not sentences or reads_indices(trained.backbone.position_embeddings):
         return
     first = Preset(before).task(SpanBertMaskedLM)
     print_line()

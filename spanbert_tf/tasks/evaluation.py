@@ -7,6 +7,7 @@ from collections.abc import Callable, Mapping, Sequence
 import keras_hub
 import numpy as np
 
+from spanbert_tf.config.positions import POSITION_EMBEDDINGS, reads_indices
 from spanbert_tf.console import table_console
 from spanbert_tf.data.records import Records, TaskManifest
 from spanbert_tf.errors import BadInputError, MismatchError
@@ -212,7 +213,7 @@ def check_encoder(
     Raises:
         MismatchError: the encoder has other positions, or too few.
     """
-    if manifest.segment_aware != (backbone.position_embeddings != "absolute"):
+    if manifest.segment_aware != reads_indices(backbone.position_embeddings):
         reads = "SegaBERT's positions"
         if manifest.segment_aware:
             reads = "BERT's positions"
@@ -222,7 +223,8 @@ def check_encoder(
         else:
             advice = f"records of {manifest.task} have BERT's positions: take such an encoder"
         raise MismatchError(f"{preset}: reads {reads}, and {data} was written for others; {advice}")
-    if backbone.position_embedding and backbone.max_sequence_length < manifest.sequence_length:
+    has_table = POSITION_EMBEDDINGS[backbone.position_embeddings].in_row
+    if has_table and backbone.max_sequence_length < manifest.sequence_length:
         raise MismatchError(
             f"{preset}: has {backbone.max_sequence_length} positions, the rows in {data} up to "
             f"{manifest.sequence_length}; write them with --sequence-length"

@@ -10,6 +10,7 @@ from typing import Any, ClassVar
 import keras_hub
 import tensorflow as tf
 
+from spanbert_tf.config.positions import reads_indices
 from spanbert_tf.errors import BadInputError
 from spanbert_tf.models import SpanBertMaskedLM, SpanBertTokenizer
 from spanbert_tf.serving.exporting import Signatures
@@ -41,7 +42,7 @@ class FillMask(Pipeline):
             raise BadInputError(
                 f"--top-k {top_k}: the vocabulary has {vocabulary_size} entries only"
             )
-        if model.backbone.position_embeddings != "absolute":
+        if reads_indices(model.backbone.position_embeddings):
             raise BadInputError(
                 f"{model.loaded_from or 'the model'}: reads positions of sentences and paragraphs, "
                 "which a text alone does not show; only models with BERT's positions fill masks of "

@@ -102,7 +102,8 @@ def training_attention(
         query: float tensor [B, N, S, D], divided by √D.
         key: float tensor [B, N, S, D].
         value: float tensor [B, N, S, D].
-        padding: float tensor to add to the scores; its shape broadcasts to [B, N, S, S].
+        padding: float tensor to add to the scores; its shape broadcasts to [B, N, S, S]. It is a
+            constant: no gradient flows to it.
         dropout: dropout of the attention weights.
 
     Returns:

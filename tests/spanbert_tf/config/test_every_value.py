@@ -16,6 +16,7 @@ from hypothesis import strategies as st
 from pydantic import ValidationError
 
 from spanbert_tf.config import FinetuningConfig, PretrainingConfig, load_config
+from spanbert_tf.config.positions import POSITION_EMBEDDINGS, PositionEmbeddings
 from spanbert_tf.errors import ConfigurationError
 from spanbert_tf.masking import MaskingOptions
 from spanbert_tf.masking.schemes import SCHEMES
@@ -140,17 +141,16 @@ def test_finetuning_configuration_is_read_as_it_was_written(config):
         assert load_task_config(path) == _of_this_machine(config)
 
 
+def test_configurations_name_the_kinds_of_positions_of_the_table():
+    assert typing.get_args(PositionEmbeddings) == tuple(POSITION_EMBEDDINGS)
+
+
 small = st.integers(1, 40)
 UNFITTING = {
     "model.num_heads": small,
     "model.hidden_dim": small,
     "model.max_sequence_length": small,
-    "model.position_embeddings": st.sampled_from(
-        [
-            *("absolute", "segment_aware", "segment_aware_with_segments"),
-            "absolute_with_paragraph_and_sentence",
-        ]
-    ),
+    "model.position_embeddings": st.sampled_from(list(POSITION_EMBEDDINGS)),
     "masking.scheme": st.sampled_from(["subwords", "whole_words", "entities"]),
     "masking.span_start": st.sampled_from(["anchor_token", "word", "null"]),
     "masking.other_draws": st.sampled_from(["geometric_spans", "whole_words", "null"]),

@@ -9,6 +9,7 @@ import pytest
 import tensorflow as tf
 
 from spanbert_tf import layers, models
+from spanbert_tf.config.positions import POSITION_EMBEDDINGS
 
 base = pytest.importorskip("keras_hub.src.tests.test_case")  # wants grain and portpicker
 
@@ -123,17 +124,9 @@ def backbone_options(**options):
     return {**sizes, "hidden_dim": 8, "intermediate_dim": 12, "max_sequence_length": 16, **options}
 
 
-POSITIONS = {
-    "absolute": (),
-    "segment_aware": ("paragraph_indices", "sentence_indices", "token_indices"),
-    "segment_aware_with_segments": ("paragraph_indices", "sentence_indices", "token_indices"),
-    "absolute_with_paragraph_and_sentence": ("paragraph_indices", "sentence_indices"),
-}
-
-
-@pytest.mark.parametrize("positions", few_are_quick(POSITIONS))
+@pytest.mark.parametrize("positions", few_are_quick(POSITION_EMBEDDINGS))
 def test_backbones(positions, case):
-    inputs = features(**{name: ints(4, 2, 5) for name in POSITIONS[positions]})
+    inputs = features(**{name: ints(4, 2, 5) for name in POSITION_EMBEDDINGS[positions].indices})
     case.run_backbone_test(
         models.SpanBertBackbone,
         backbone_options(position_embeddings=positions),

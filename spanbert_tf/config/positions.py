@@ -1,0 +1,46 @@
+"""The kinds of position embeddings of an encoder: the one table that says what each of them reads.
+
+A new kind is a row here, a layer that `SpanBertBackbone` adds to its embeddings, and its arrays in
+`spanbert_tf.conversion.names`.
+"""
+
+from typing import Literal, NamedTuple
+
+PositionEmbeddings = Literal[
+    "absolute",
+    "segment_aware",
+    "segment_aware_with_segments",
+    "absolute_with_paragraph_and_sentence",
+]
+
+
+class Positions(NamedTuple):
+    """What an encoder embeds beside the tokens.
+
+    Attributes:
+        indices: SegaBERT's indices that it embeds. Rows must have them.
+        in_row: whether BERT's table of places in the row is there, which limits a row's length.
+        segments: whether BERT's segments are embedded.
+    """
+
+    indices: tuple[str, ...]
+    in_row: bool
+    segments: bool
+
+
+_SEGABERT = ("paragraph_indices", "sentence_indices", "token_indices")
+POSITION_EMBEDDINGS: dict[str, Positions] = {
+    "absolute": Positions((), in_row=True, segments=True),
+    "segment_aware": Positions(_SEGABERT, in_row=False, segments=False),
+    "segment_aware_with_segments": Positions(_SEGABERT, in_row=False, segments=True),
+    "absolute_with_paragraph_and_sentence": Positions(_SEGABERT[:2], in_row=True, segments=True),
+}
+
+
+def reads_indices(position_embeddings: object) -> bool:
+    """Whether an encoder reads SegaBERT's indices, so that its rows must have them.
+
+    An unknown kind does not; whoever makes the encoder refuses it.
+    """
+    positions = POSITION_EMBEDDINGS.get(str(position_embeddings))
+    return positions is not None and bool(positions.indices)
