@@ -107,9 +107,8 @@ def read_sizes(directory: str, path: str) -> dict[str, Any]:
         ("model_type", ("bert", SEGABERT)),
     ):
         if (config.get(key) or known[0]) not in known:
-            raise BadInputError(
-                f"{where}: {key} is {config[key]!r}; {' or '.join(known)} is converted"
-            )
+            values = " or ".join(map(repr, known))
+            raise BadInputError(f"{where}: {key} is {config[key]!r}; only {values} is converted")
     # `transformers` writes "absolute" for each model, also SegaBERT's. Only other values count.
     if (config.get("position_embedding_type") or "absolute") != "absolute":
         sizes["position_embeddings"] = config["position_embedding_type"]
