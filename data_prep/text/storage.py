@@ -19,7 +19,8 @@ from spanbert_tf.files.paths import is_remote
 from spanbert_tf.files.tables import files_of_dataset, is_saved_dataset
 
 _FIRST_WILDCARD = re.compile(r"[*?[]")
-_WILDCARD = re.compile(r"\*\*|[*?]|\[!?+\]?+[^\]]*\]")
+# A name has 255 characters at most, and so has a set of them.
+_WILDCARD = re.compile(r"\*\*|[*?]|\[!?+\]?+[^\]]{0,255}+\]")
 
 
 def import_beam() -> None:

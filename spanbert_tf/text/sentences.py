@@ -36,7 +36,7 @@ _CLOSING_MARKS = re.compile(rf"[{re.escape(''.join(sorted(_CLOSING)))}]++(?:\s++
 _NUMBER = re.compile(r"-?[.,]?\d[\d,.-]*")
 _NUMBER_TYPE = "##number##"
 _INITIAL = re.compile(r"[^\W\d]\.")
-_LETTERS_AT_END = re.compile(r"[^\W\d_]{2,}\Z")
+_LETTERS_AT_END = re.compile(r"(?<![^\W\d_])[^\W\d_]{2,}+\Z")
 _WHITE_SPACE = re.compile(r"\s")
 # All white space of ASCII counts as a space. A paragraph has no line ends.
 _OTHER_SPACES = "\t\n\r\v\f"
