@@ -20,7 +20,7 @@ from spanbert_tf.command_line import (
 from spanbert_tf.files.written import print_written
 from spanbert_tf.lazy import import_keras, import_tensorflow, load
 from spanbert_tf.tasks.table import prepare_commands
-from spanbert_tf.text.vocabulary import Casing
+from spanbert_tf.text.vocabulary import NUM_MARKERS, Casing
 
 # Other packages add commands through this group of entry points. Each names a `click.Command`.
 ENTRY_POINTS = "spanbert_tf.prepare"
@@ -247,7 +247,7 @@ def prepare_repair(records: str, output: str, *, overwrite: bool) -> None:
 @click.option(
     "--num-markers",
     type=click.IntRange(min=0),
-    default=25,
+    default=NUM_MARKERS,
     show_default=True,
     help="Entries [unused1] … that stay, for the markers of relation extraction. [TACRED's]",
 )

@@ -37,7 +37,7 @@ def runner_options(arguments: Sequence[str]) -> PipelineOptions | None:
     """Parses the user's options for a runner of Beam.
 
     Args:
-        arguments: command-line options, such as `--runner=dask`.
+        arguments: command-line options, at least one, such as `--runner=dask`.
 
     Returns:
         The options, or `None` if the work is to be done on this machine.
@@ -65,7 +65,7 @@ def runner_options(arguments: Sequence[str]) -> PipelineOptions | None:
             f"{name}: neither our option nor one of Beam's, nor of a runner that --runner names; "
             "see --help"
         )
-    if arguments and not standard.runner:
+    if not standard.runner:
         raise ConfigurationError(
             f"{arguments[0]}: an option of Beam's needs --runner beside it; on this machine there "
             "is --num-processes"

@@ -40,20 +40,7 @@ def scan_file(
     start: int,
     stop: int,
 ) -> RangeScan:
-    """Counts the documents of a range of bytes of a file; see `scan_range`.
-
-    Args:
-        job: the job.
-        show: is not called.
-        number: index of the range among those of all files.
-        file: the file.
-        text_format: its format.
-        start: the first byte of the range.
-        stop: the byte after the range.
-
-    Raises:
-        BadInputError: the file cannot be read.
-    """
+    """Calls `scan_range`, which has no need of the first three arguments."""
     return scan_range(file, text_format, start, stop)
 
 

@@ -6,16 +6,16 @@ in the text: their number in the text times the pieces of each, less one.
 
 import collections
 import heapq
-import itertools
 import os
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import NamedTuple
 
 import rich.table
-from tokenizers import normalizers, pre_tokenizers
+from tokenizers import pre_tokenizers
 
-from data_prep.text.corpus import DocumentReader
-from data_prep.text.storage import InputFile, find_files
+from data_prep.text.formats import describe_cells_without_text
+from data_prep.text.storage import find_files
+from data_prep.text.vocabulary import Paragraphs, bert_normalizer
 from spanbert_tf.console import table_console
 from spanbert_tf.errors import BadInputError, ConfigurationError
 from spanbert_tf.files.output import Output
@@ -25,11 +25,9 @@ from spanbert_tf.models import SpanBertTokenizer
 from spanbert_tf.presets.extension import extend_preset, tokenizer_to_extend
 from spanbert_tf.presets.preset import Preset
 from spanbert_tf.presets.writing import published_name
-from spanbert_tf.terminal import print_line, show_progress
-from spanbert_tf.text.vocabulary import CONTINUATION_PREFIX, SPECIAL_TOKENS, Casing
+from spanbert_tf.terminal import print_line
+from spanbert_tf.text.vocabulary import CONTINUATION_PREFIX, NUM_MARKERS, SPECIAL_TOKENS, Casing
 
-# TACRED needs 25 markers of entities: 4 borders, 2 roles, 2 types of subjects and 17 of objects.
-NUM_MARKERS = 25
 _MOST_WORDS = 2_000_000  # a gigabyte of text has a million or two; each takes about 120 bytes
 _LEAST_COUNT = 2
 _SHOWN_WORDS = 20
@@ -97,9 +95,12 @@ def extend_vocabulary(
     opened = Preset(preset)
     tokenizer = tokenizer_to_extend(opened)
     counts: Mapping[str, int] = {}
+    num_without_text = 0
     if input_pattern:
         files = find_files(input_pattern, follow_links=follow_links)
-        counts = count_words(files, tokenizer.casing, document_separator, text_columns)
+        paragraphs = Paragraphs(files, document_separator, text_columns)
+        counts = count_words(paragraphs, tokenizer.casing)
+        num_without_text = paragraphs.num_without_text
     if words_file is not None:
         listed = read_words(words_file, tokenizer)
         chosen = [
@@ -123,6 +124,8 @@ def extend_vocabulary(
         overwrite=overwrite,
     )
     _print_summary(output, chosen, counts, tokenizer, new_tokenizer)
+    if num_without_text:
+        print_line(describe_cells_without_text(output, num_without_text))
     if size is not None and len(chosen) < size:
         print_line(
             f"{output}: these are fewer than the {size:,} that were asked for: the text has no "
@@ -131,47 +134,38 @@ def extend_vocabulary(
     return len(chosen)
 
 
-def count_words(
-    files: Sequence[InputFile],
-    casing: Casing,
-    document_separator: str | None = None,
-    text_columns: Sequence[str] = (),
-) -> dict[str, int]:
+def count_words(paragraphs: Paragraphs, casing: Casing) -> dict[str, int]:
     """How often each word of a text occurs, normalized and split as in BERT.
 
     What has no letter is no word. If there are more words than memory should hold, those that have
     occurred once so far are dropped.
 
     Args:
-        files: the text files.
+        paragraphs: the text.
         casing: normalization of the text.
-        document_separator: see `DocumentReader`.
-        text_columns: see `DocumentReader`.
 
     Raises:
         BadInputError: a file cannot be used.
     """
-    normalizer = normalizers.BertNormalizer(
-        lowercase=casing.lowercase, strip_accents=casing.strip_accents
-    )
-    splitter = pre_tokenizers.BertPreTokenizer()
-    readers = [DocumentReader(file.path, document_separator, text_columns) for file in files]
-    parts = show_progress(
-        itertools.chain.from_iterable(readers),
-        sum(file.size for file in files) / 1e6,
-        "MB",
-        doing="counting words",
-        done=lambda: sum(reader.position for reader in readers) / 1e6,
-    )
+    split = _word_splitter(casing)
     counts: collections.Counter[str] = collections.Counter()
-    for part in parts:
-        for paragraph in part.paragraphs:
-            text = normalizer.normalize_str(paragraph)
-            counts.update(word for word, _ in splitter.pre_tokenize_str(text))
+    for paragraph in paragraphs.read("counting words"):
+        counts.update(split(paragraph))
         if len(counts) > _MOST_WORDS:
             frequent = {word: count for word, count in counts.items() if count >= _LEAST_COUNT}
             counts = collections.Counter(frequent)
     return {word: count for word, count in counts.items() if any(map(str.isalpha, word))}
+
+
+def _word_splitter(casing: Casing) -> Callable[[str], list[str]]:
+    """Returns a function that splits a text into words as BERT does before it cuts them."""
+    normalizer = bert_normalizer(casing)
+    splitter = pre_tokenizers.BertPreTokenizer()
+
+    def split(text: str) -> list[str]:
+        return [word for word, _ in splitter.pre_tokenize_str(normalizer.normalize_str(text))]
+
+    return split
 
 
 def cut_words(words: Sequence[str], tokenizer: SpanBertTokenizer) -> list[list[str]]:
@@ -219,11 +213,7 @@ def read_words(path: str, tokenizer: SpanBertTokenizer) -> list[str]:
             be added: it is there already, twice in the list, or would be split before it is looked
             up in the vocabulary.
     """
-    casing = tokenizer.casing
-    normalizer = normalizers.BertNormalizer(
-        lowercase=casing.lowercase, strip_accents=casing.strip_accents
-    )
-    splitter = pre_tokenizers.BertPreTokenizer()
+    split = _word_splitter(tokenizer.casing)
     entries = set(tokenizer.get_vocabulary())
     lines: dict[str, int] = {}
     for number, line in enumerate(read_text_file(path).splitlines(), start=1):
@@ -231,8 +221,7 @@ def read_words(path: str, tokenizer: SpanBertTokenizer) -> list[str]:
         if not word:
             continue
         place = f"{path}: line {number}: {word!r}"
-        normalized = normalizer.normalize_str(word)
-        parts = [part for part, _ in splitter.pre_tokenize_str(normalized)]
+        parts = split(word)
         if word in SPECIAL_TOKENS:
             raise BadInputError(f"{place}: is a special token; remove the line")
         if len(parts) != 1:
@@ -240,6 +229,7 @@ def read_words(path: str, tokenizer: SpanBertTokenizer) -> list[str]:
                 f"{place}: is {len(parts)} words ({' '.join(parts)}): text is split at spaces, "
                 "punctuation and ideographs first; give the words alone"
             )
+        (normalized,) = parts
         if normalized in entries:
             raise BadInputError(f"{place}: is in the vocabulary already; remove the line")
         if normalized in lines:

@@ -8,7 +8,7 @@ from tokenizers import Tokenizer, models, normalizers, pre_tokenizers, trainers
 
 from data_prep.text.corpus import DocumentReader
 from data_prep.text.formats import describe_cells_without_text
-from data_prep.text.storage import find_files
+from data_prep.text.storage import InputFile, find_files
 from spanbert_tf.errors import BadInputError
 from spanbert_tf.files.output import FileKind, Output, write_output
 from spanbert_tf.terminal import print_line, show_progress
@@ -66,35 +66,73 @@ def write_vocabulary(
     files = find_files(input_pattern, follow_links=follow_links)
 
     rounds = iter(("counting letters", "counting words"))
-    without_text: collections.Counter = collections.Counter()
-
-    def texts() -> Iterator[str]:
-        readers = [DocumentReader(file.path, document_separator, text_columns) for file in files]
-        size = sum(file.size for file in files) / 1e6
-        shown = show_progress(
-            itertools.chain.from_iterable(readers),
-            size,
-            "MB",
-            doing=next(rounds),
-            done=lambda: sum(reader.position for reader in readers) / 1e6,
-        )
-        for part in shown:
-            yield from part.paragraphs
-        for reader in readers:
-            without_text[reader.path] = reader.num_without_text
-
+    paragraphs = Paragraphs(files, document_separator, text_columns)
     casing = Casing.of(lowercase, strip_accents)
-    vocabulary = train_vocabulary(texts, vocabulary_size, casing)
+    vocabulary = train_vocabulary(lambda: paragraphs.read(next(rounds)), vocabulary_size, casing)
     write_output(output, "\n".join(vocabulary) + "\n")
     print_line(f"{output}: {len(vocabulary):,} entries from {len(files):,} files")
-    if num_cells := without_text.total():
-        print_line(describe_cells_without_text(output, num_cells))
+    if paragraphs.num_without_text:
+        print_line(describe_cells_without_text(output, paragraphs.num_without_text))
     if len(vocabulary) < vocabulary_size:
         print_line(
             f"{output}: these are fewer than the {vocabulary_size:,} that were asked for: the text "
             "has no more pieces that occur twice; give more text",
         )
     return len(vocabulary)
+
+
+class Paragraphs:
+    """The paragraphs of files, which can be read several times.
+
+    Args:
+        files: files of text or tables.
+        document_separator: see `DocumentReader`.
+        text_columns: see `DocumentReader`.
+
+    Attributes:
+        num_without_text: number of cells of tables without a text, in the last reading.
+    """
+
+    def __init__(
+        self,
+        files: Sequence[InputFile],
+        document_separator: str | None = None,
+        text_columns: Sequence[str] = (),
+    ) -> None:
+        self._files = files
+        self._separator = document_separator
+        self._text_columns = text_columns
+        self.num_without_text = 0
+
+    def read(self, doing: str) -> Iterator[str]:
+        """Yields the paragraphs and shows the progress.
+
+        Args:
+            doing: a word or two that describe the work.
+
+        Raises:
+            BadInputError: a file cannot be used.
+        """
+        readers = [
+            DocumentReader(file.path, self._separator, self._text_columns) for file in self._files
+        ]
+        parts = show_progress(
+            itertools.chain.from_iterable(readers),
+            sum(file.size for file in self._files) / 1e6,
+            "MB",
+            doing=doing,
+            done=lambda: sum(reader.position for reader in readers) / 1e6,
+        )
+        for part in parts:
+            yield from part.paragraphs
+        self.num_without_text = sum(reader.num_without_text for reader in readers)
+
+
+def bert_normalizer(casing: Casing) -> normalizers.Normalizer:
+    """Normalizes text as BERT does."""
+    return normalizers.BertNormalizer(
+        lowercase=casing.lowercase, strip_accents=casing.strip_accents
+    )
 
 
 def train_vocabulary(
@@ -115,9 +153,7 @@ def train_vocabulary(
         The entries, ordered by id.
     """
     tokenizer = Tokenizer(models.WordPiece(unk_token=UNKNOWN_TOKEN))
-    tokenizer.normalizer = normalizers.BertNormalizer(
-        lowercase=casing.lowercase, strip_accents=casing.strip_accents
-    )
+    tokenizer.normalizer = bert_normalizer(casing)
     tokenizer.pre_tokenizer = pre_tokenizers.BertPreTokenizer()
     share = min(max(vocabulary_size // 20, _FEWEST_LETTERS), _MOST_LETTERS)
     most_that_fit = (vocabulary_size - len(SPECIAL_TOKENS)) // 2

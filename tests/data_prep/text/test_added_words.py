@@ -10,6 +10,7 @@ import pytest
 from tokenizers import BertWordPieceTokenizer
 
 from data_prep.text.added_words import extend_vocabulary
+from spanbert_tf.cli import main
 from spanbert_tf.conversion.convert import convert_checkpoint
 from spanbert_tf.errors import BadInputError, ConfigurationError
 from spanbert_tf.models import SpanBertBackbone, SpanBertPretrainer, SpanBertTokenizer
@@ -149,6 +150,23 @@ def test_it_goes_to_hugging_face_and_back(extended, tmp_path):
     for before, after in zip(*parts, strict=True):
         for old, new in zip(before.get_weights(), after.get_weights(), strict=True):
             np.testing.assert_array_equal(old, new)
+
+
+def test_the_command_reads_a_column_and_tells_cells_without_text(preset, tmp_path, capsys):
+    table = tmp_path / "posts.csv"
+    table.write_text("body,stars\nplasma fibrin plasma,5\nfibrin serum,1\n")
+    (tmp_path / "posts.jsonl").write_text('{"body": "plasma"}\n{"body": null}\n')
+    output = str(tmp_path / "preset")
+    arguments = ["vocabulary", "extend", "--preset", preset, "--text-column", "body"]
+    arguments += ["--input", str(tmp_path / "posts.*"), "--size", "2", "--output", output]
+    with pytest.raises(SystemExit) as stop:
+        main([*arguments, "--num-markers", str(len(UNUSED))])
+    assert stop.value.code == 0
+    # Three of `plasma` and two of `fibrin` save most; `serum` occurs once.
+    assert vocabulary_of(output) == [*VOCABULARY, "plasma", "fibrin"]
+    printed = capsys.readouterr().out
+    assert f"{output}: cells with a null or a number in place of a text: 1; left out" in printed
+    assert f"--text-column body --preset {output} --output records" in printed
 
 
 def test_a_list_takes_the_place_of_a_size(preset, tmp_path, capsys):
