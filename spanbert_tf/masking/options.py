@@ -149,6 +149,11 @@ class MaskingOptions(Section):
         first, last = self.rate if isinstance(self.rate, list) else (self.rate, self.rate)
         return Fraction(str(first)), Fraction(str(last))
 
+    @property
+    def at_last_rate(self) -> Self:
+        """These options with the last rate alone."""
+        return self.replace(rate=self.rate[-1]) if isinstance(self.rate, list) else self
+
     def budget(self, num_tokens: int) -> int:
         """Tokens to mask in a block at the last rate: ceil(rate · num_tokens), in integers."""
         return math.ceil(self.exact_rates[-1] * num_tokens)

@@ -52,6 +52,8 @@ def count_span_lengths(
 ) -> SpanLengths:
     """Masks up to `max_batches` batches of 64 records and counts the lengths of their spans.
 
+    If the rate changes from step to step, the records are masked at the last one.
+
     Args:
         directory: directory of the records.
         options: options of the masking.
@@ -65,7 +67,7 @@ def count_span_lengths(
     is_word_start = np.array([not is_continuation(piece) for piece in vocabulary])
     num_batches = min(-(-manifest.num_records(split) // _BATCH_SIZE), max_batches)
     batches = pretraining_dataset(
-        directory, batch_size=_BATCH_SIZE, masking=options, split=split, seed=seed
+        directory, batch_size=_BATCH_SIZE, masking=options.at_last_rate, split=split, seed=seed
     )
     merged = np.zeros(_LONGEST_SHOWN + 1, np.int64)
     for batch in batches.take(num_batches).as_numpy_iterator():

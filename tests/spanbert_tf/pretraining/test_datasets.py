@@ -7,7 +7,8 @@ import pytest
 from spanbert_tf.config import load_config
 from spanbert_tf.data.manifest import PretrainingManifest
 from spanbert_tf.errors import MismatchError
-from spanbert_tf.pretraining.datasets import check_records
+from spanbert_tf.pretraining.datasets import RunDatasets, check_records
+from spanbert_tf.training.devices import Devices
 
 
 @pytest.mark.parametrize(
@@ -39,3 +40,17 @@ def test_what_the_message_says_to_set_makes_records_fit(name, records, overrides
     else:
         pytest.fail(f"still no fit with {overrides}")
     assert len(overrides) > 1
+
+
+def test_the_rate_of_masking_ends_with_the_schedule(tiny_overrides, tiny_records):
+    """Not with the steps of a run, which may be more when it is resumed."""
+    overrides = [*tiny_overrides, "training.steps=2", "training.schedule_steps=5"]
+    overrides += ["optimizer.warmup_steps=1", "masking.rate=[0.5, 0.1]"]
+    config = load_config("spanbert_base", overrides)
+    manifest = PretrainingManifest.load(tiny_records)
+    datasets = RunDatasets(config, tiny_records, manifest, Devices(config.training))
+    for step, percent in ((0, 50), (1, 40), (4, 10)):
+        batch = next(iter(datasets.training(step)))
+        lengths = batch["padding_mask"].numpy().sum(axis=1) - 2  # without [CLS] and [SEP]
+        expected = [-(-int(length) * percent // 100) for length in lengths]
+        assert batch["mask_weights"].numpy().sum(axis=1).tolist() == expected

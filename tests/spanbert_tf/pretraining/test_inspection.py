@@ -188,8 +188,10 @@ def test_counts_of_repaired_records_are_called_those_of_before(directory):
 def test_rates_of_replacement_are_those_of_the_run(directory, tmp_path):
     console = DataConsole(record=True, width=160, file=(tmp_path / "out.txt").open("w"))
     rates = ["masking.mask_token_rate=0", "masking.random_token_rate=0.5"]
+    rates.append("masking.rate=[0.3, 0.15]")
     inspect_records(str(directory), "spanbert_base", rates, num_examples=1, console=console)
-    assert "one draw of 0/50/50 a span" in console.export_text()
+    text = console.export_text()
+    assert "30% (at first, 15% at last) of the tokens, one draw of 0/50/50 a span" in text
 
 
 def test_indices_of_segabert_are_shown(directory, tmp_path):
