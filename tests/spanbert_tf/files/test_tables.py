@@ -7,6 +7,7 @@ import io
 import json
 import lzma
 import os
+import random
 import re
 import subprocess
 import sys
@@ -319,9 +320,9 @@ def not_utf8():
         (second_group_damaged(), r"row group 2 \(rows 4 to 6\): is broken"),
         (cut_in_a_batch(), "batch 2: is broken"),
         (not_utf8(), "row 2: cannot be read as UTF-8"),
-        (gzip.compress(delimited([{"text": "a" * 999}]))[:-9], "broken gzip"),
-        (zstandard.compress(os.urandom(9999))[:-9], "broken zstd"),
-        (gzip.compress(GROUPS), "is Parquet, inside a compressed file, and not read here"),
+        (gzip.compress(delimited([{"text": "a" * 999}]), mtime=0)[:-9], "broken gzip"),
+        (zstandard.compress(random.Random(1).randbytes(9999))[:-9], "broken zstd"),
+        (gzip.compress(GROUPS, mtime=0), "is Parquet, inside a compressed file, and not read here"),
         (b"PK\x03\x04" + bytes(90), "is an archive"),
     ],
 )
