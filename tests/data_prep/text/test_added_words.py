@@ -1,10 +1,13 @@
 """Words of a text become pieces of a preset's vocabulary; what they do not touch stays."""
 
 import collections
+import json
 import random
 import re
+import shutil
 
 import keras
+import keras_hub
 import numpy as np
 import pytest
 from tokenizers import BertWordPieceTokenizer
@@ -195,6 +198,22 @@ def test_a_list_that_cannot_be_added_is_refused(content, message, preset, tmp_pa
             preset, str(tmp_path / "preset"), words_file=str(tmp_path / "words"), num_markers=0
         )
     assert not (tmp_path / "preset").exists()
+
+
+def test_a_preset_that_cannot_be_extended_is_refused(preset, tmp_path):
+    shutil.copytree(preset, tmp_path / "adapter")
+    config = {"peft_type": "LORA", "base_model_name_or_path": preset}
+    (tmp_path / "adapter" / "adapter_config.json").write_text(json.dumps(config))
+    backbone = keras_hub.models.BertBackbone(len(VOCABULARY), 1, 2, 8, 8)
+    backbone.save_to_preset(str(tmp_path / "stock"))
+    keras_hub.models.BertTokenizer(VOCABULARY).save_to_preset(str(tmp_path / "stock"))
+    for name, message in (("adapter", "is an adapter"), ("stock", "not a SpanBertTokenizer")):
+        (tmp_path / "words").write_text("plasma\n")
+        with pytest.raises(BadInputError, match=f"{tmp_path / name}: .*{message}"):
+            extend_vocabulary(
+                str(tmp_path / name), str(tmp_path / "out"), words_file=str(tmp_path / "words")
+            )
+    assert not (tmp_path / "out").exists()
 
 
 def test_what_to_add_is_said_once(preset, text, tmp_path):
