@@ -68,7 +68,7 @@ def show_featurising(data: str, rounds: int) -> None:
     lines = records.lines(EXAMPLES_FILE)
     texts = [tuple(line[name] for name in manifest.text_names) for line in lines]
     featurizer = Featurizer(
-        load_vocabulary(path), manifest.casing, manifest.sequence_length, segment_aware=False
+        load_vocabulary(path), manifest.text_rules, manifest.sequence_length, segment_aware=False
     )
     peer = BertWordPieceTokenizer(path, lowercase=manifest.lowercase)
     peer.enable_truncation(manifest.sequence_length)

@@ -24,7 +24,7 @@ import click
 from benchmarks.machine import describe_machine
 from benchmarks.minimize_peer import minimize
 from spanbert_tf.command_line import case_options
-from spanbert_tf.text.vocabulary import Casing
+from spanbert_tf.text.vocabulary import TextRules
 
 _END = "#end document\n"
 
@@ -44,11 +44,11 @@ def main(
     strip_accents: bool | None,
 ) -> None:
     print(describe_machine())
-    show_reading(path, vocabulary, Casing.of(lowercase, strip_accents), sequence_length, rounds)
+    show_reading(path, vocabulary, TextRules.of(lowercase, strip_accents), sequence_length, rounds)
 
 
 def show_reading(
-    path: str, vocabulary: str, casing: Casing, sequence_length: int, rounds: int
+    path: str, vocabulary: str, text_rules: TextRules, sequence_length: int, rounds: int
 ) -> None:
     """CoNLL to records, here and word by word in Python, in CPU seconds of alternating rounds."""
     from spanbert_tf.files.text_files import read_text_file
@@ -60,7 +60,7 @@ def show_reading(
         with open(first, "w", encoding="utf-8") as file:
             file.write(text[: text.index(_END) + len(_END)])
         calls = [
-            functools.partial(write, source, directory, vocabulary, casing, sequence_length)
+            functools.partial(write, source, directory, vocabulary, text_rules, sequence_length)
             for source in (first, path)  # the whole file last, for the comparison
             for write in (write_ours, write_theirs)
         ]
@@ -83,7 +83,7 @@ def show_reading(
 
 
 def write_ours(
-    path: str, directory: str, vocabulary: str, casing: Casing, sequence_length: int
+    path: str, directory: str, vocabulary: str, text_rules: TextRules, sequence_length: int
 ) -> None:
     """Writes `records` into the directory."""
     from spanbert_tf.tasks.coreference.files import read_documents
@@ -93,7 +93,7 @@ def write_ours(
         read_documents([path]),
         os.path.join(directory, "records"),
         vocabulary=vocabulary,
-        **casing._asdict(),
+        **text_rules._asdict(),
         sequence_length=sequence_length,
         max_span_width=30,
         overwrite=True,
@@ -101,14 +101,14 @@ def write_ours(
 
 
 def write_theirs(
-    path: str, directory: str, vocabulary: str, casing: Casing, sequence_length: int
+    path: str, directory: str, vocabulary: str, text_rules: TextRules, sequence_length: int
 ) -> None:
     """Writes `documents.jsonlines` into the directory."""
     from official.nlp.tools.tokenization import FullTokenizer
 
     from spanbert_tf.files.text_files import read_text_file
 
-    tokenizer = FullTokenizer(vocabulary, do_lower_case=casing.lowercase)
+    tokenizer = FullTokenizer(vocabulary, do_lower_case=text_rules.lowercase)
     with open(os.path.join(directory, "documents.jsonlines"), "w", encoding="utf-8") as file:
         for line in minimize(read_text_file(path), tokenizer, sequence_length):
             file.write(line + "\n")

@@ -88,7 +88,7 @@ def _show_preparation(directory: str, input_path: str, preset: str) -> None:
             read_squad(plain),
             os.path.join(directory, _ROWS),
             vocabulary=vocabulary,
-            **tokenizer.casing._asdict(),
+            **tokenizer.text_rules._asdict(),
             options=QuestionOptions(sequence_length=LENGTH),
         )
 

@@ -20,7 +20,7 @@ from spanbert_tf.command_line import (
 from spanbert_tf.files.written import print_written
 from spanbert_tf.lazy import import_keras, import_tensorflow, load
 from spanbert_tf.tasks.table import prepare_commands
-from spanbert_tf.text.vocabulary import NUM_MARKERS, Casing
+from spanbert_tf.text.vocabulary import NUM_MARKERS, TextRules
 
 # Other packages add commands through this group of entry points. Each names a `click.Command`.
 ENTRY_POINTS = "spanbert_tf.prepare"
@@ -146,8 +146,8 @@ def prepare_vocabulary(input_pattern: Sequence[str], output: str, **others: Any)
         command += ["--input", pattern]
     for name in others["text_columns"]:
         command += ["--text-column", name]
-    casing = Casing.of(others["lowercase"], others["strip_accents"])
-    command += ["--vocabulary", output, *casing.options().split(), "--output", "records"]
+    text_rules = TextRules.of(others["lowercase"], others["strip_accents"])
+    command += ["--vocabulary", output, *text_rules.options().split(), "--output", "records"]
     print_written(output, command)
 
 

@@ -145,7 +145,7 @@ def write_pretraining_records(
     target = Output(output, RECORDS, overwrite=overwrite)
     target.check()
     files = find_files(input_pattern, follow_links=follow_links)
-    pieces, casing = chosen_vocabulary(
+    pieces, text_rules = chosen_vocabulary(
         preset=preset,
         vocabulary=vocabulary,
         lowercase=lowercase,
@@ -159,7 +159,7 @@ def write_pretraining_records(
         directory=target.aside,
         options=RecordOptions(
             tuple(pieces),
-            casing,
+            text_rules,
             sequence_length,
             sequences,
             document_separator,
@@ -385,7 +385,7 @@ def _finish(job: Job, outcome: _Outcome) -> PretrainingManifest:
     manifest = PretrainingManifest(
         vocabulary_hash=vocabulary_hash(pieces),
         vocabulary_size=len(pieces),
-        **job.options.casing._asdict(),
+        **job.options.text_rules._asdict(),
         sequence_length=job.options.sequence_length,
         sequences=job.options.sequences,
         annotations=job.options.annotations,

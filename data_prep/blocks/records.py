@@ -22,7 +22,7 @@ from data_prep.blocks.sequences import (
 from data_prep.text.corpus import split_sentences
 from data_prep.text.formats import TextPart
 from spanbert_tf.data.manifest import NUM_BLOCKS, Annotation, Sequences, token_id_dtype
-from spanbert_tf.text.vocabulary import Casing, is_continuation
+from spanbert_tf.text.vocabulary import TextRules, is_continuation
 
 if TYPE_CHECKING:
     import tensorflow as tf
@@ -37,7 +37,7 @@ class RecordOptions:
 
     Attributes:
         vocabulary: entries in order of their ids.
-        casing: whether text is lower-cased and accents are stripped, and its language.
+        text_rules: whether text is lower-cased and accents are stripped, and its language.
         sequence_length: positions of a packed row, special tokens included.
         sequences: `"single"` or `"pair"`.
         document_separator: in plain text, a line equal to this begins a new document.
@@ -47,7 +47,7 @@ class RecordOptions:
     """
 
     vocabulary: tuple[str, ...]
-    casing: Casing
+    text_rules: TextRules
     sequence_length: int
     sequences: Sequences
     document_separator: str | None = None
@@ -85,7 +85,7 @@ class RecordMaker:
 
         self.options = options
         self.token_dtype = token_id_dtype(len(options.vocabulary))
-        self._tokenizer = WordPieceTokenizer.shared(options.vocabulary, options.casing)
+        self._tokenizer = WordPieceTokenizer.shared(options.vocabulary, options.text_rules)
         self._finder = None
         if options.annotations:
             self._finder = SpanFinder(options.annotations, options.spacy_model)
@@ -104,7 +104,7 @@ class RecordMaker:
             documents: index of the document of each paragraph.
             counts: is increased by what was found.
         """
-        texts, num_sentences = split_sentences(paragraphs, self.options.casing.language)
+        texts, num_sentences = split_sentences(paragraphs, self.options.text_rules.language)
         pieces, spans = self._find_pieces(texts, paragraphs)
         lengths = np.diff(pieces.row_splits.numpy())
         is_used = lengths > 0

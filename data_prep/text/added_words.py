@@ -26,7 +26,7 @@ from spanbert_tf.presets.extension import extend_preset, tokenizer_to_extend
 from spanbert_tf.presets.preset import Preset
 from spanbert_tf.presets.writing import published_name
 from spanbert_tf.terminal import print_line
-from spanbert_tf.text.vocabulary import CONTINUATION_PREFIX, NUM_MARKERS, SPECIAL_TOKENS, Casing
+from spanbert_tf.text.vocabulary import CONTINUATION_PREFIX, NUM_MARKERS, SPECIAL_TOKENS, TextRules
 
 _MOST_WORDS = 2_000_000  # a gigabyte of text has a million or two; each takes about 120 bytes
 _LEAST_COUNT = 2
@@ -99,7 +99,7 @@ def extend_vocabulary(
     if input_pattern:
         files = find_files(input_pattern, follow_links=follow_links)
         paragraphs = Paragraphs(files, document_separator, text_columns)
-        counts = count_words(paragraphs, tokenizer.casing)
+        counts = count_words(paragraphs, tokenizer.text_rules)
         num_without_text = paragraphs.num_without_text
     if words_file is not None:
         listed = read_words(words_file, tokenizer)
@@ -134,7 +134,7 @@ def extend_vocabulary(
     return len(chosen)
 
 
-def count_words(paragraphs: Paragraphs, casing: Casing) -> dict[str, int]:
+def count_words(paragraphs: Paragraphs, text_rules: TextRules) -> dict[str, int]:
     """How often each word of a text occurs, normalized and split as in BERT.
 
     What has no letter is no word. If there are more words than memory should hold, those that have
@@ -142,12 +142,12 @@ def count_words(paragraphs: Paragraphs, casing: Casing) -> dict[str, int]:
 
     Args:
         paragraphs: the text.
-        casing: normalization of the text.
+        text_rules: normalization of the text.
 
     Raises:
         BadInputError: a file cannot be used.
     """
-    split = _word_splitter(casing)
+    split = _word_splitter(text_rules)
     counts: collections.Counter[str] = collections.Counter()
     for paragraph in paragraphs.read("counting words"):
         counts.update(split(paragraph))
@@ -157,9 +157,9 @@ def count_words(paragraphs: Paragraphs, casing: Casing) -> dict[str, int]:
     return {word: count for word, count in counts.items() if any(map(str.isalpha, word))}
 
 
-def _word_splitter(casing: Casing) -> Callable[[str], list[str]]:
+def _word_splitter(text_rules: TextRules) -> Callable[[str], list[str]]:
     """Returns a function that splits a text into words as BERT does before it cuts them."""
-    normalizer = bert_normalizer(casing)
+    normalizer = bert_normalizer(text_rules)
     splitter = pre_tokenizers.BertPreTokenizer()
 
     def split(text: str) -> list[str]:
@@ -213,7 +213,7 @@ def read_words(path: str, tokenizer: SpanBertTokenizer) -> list[str]:
             be added: it is there already, twice in the list, or would be split before it is looked
             up in the vocabulary.
     """
-    split = _word_splitter(tokenizer.casing)
+    split = _word_splitter(tokenizer.text_rules)
     entries = set(tokenizer.get_vocabulary())
     lines: dict[str, int] = {}
     for number, line in enumerate(read_text_file(path).splitlines(), start=1):

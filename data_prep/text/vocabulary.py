@@ -16,7 +16,7 @@ from spanbert_tf.text.vocabulary import (
     CONTINUATION_PREFIX,
     SPECIAL_TOKENS,
     UNKNOWN_TOKEN,
-    Casing,
+    TextRules,
     load_vocabulary,
 )
 
@@ -67,8 +67,10 @@ def write_vocabulary(
 
     rounds = iter(("counting letters", "counting words"))
     paragraphs = Paragraphs(files, document_separator, text_columns)
-    casing = Casing.of(lowercase, strip_accents)
-    vocabulary = train_vocabulary(lambda: paragraphs.read(next(rounds)), vocabulary_size, casing)
+    text_rules = TextRules.of(lowercase, strip_accents)
+    vocabulary = train_vocabulary(
+        lambda: paragraphs.read(next(rounds)), vocabulary_size, text_rules
+    )
     write_output(output, "\n".join(vocabulary) + "\n")
     print_line(f"{output}: {len(vocabulary):,} entries from {len(files):,} files")
     if paragraphs.num_without_text:
@@ -128,15 +130,15 @@ class Paragraphs:
         self.num_without_text = sum(reader.num_without_text for reader in readers)
 
 
-def bert_normalizer(casing: Casing) -> normalizers.Normalizer:
+def bert_normalizer(text_rules: TextRules) -> normalizers.Normalizer:
     """Normalizes text as BERT does."""
     return normalizers.BertNormalizer(
-        lowercase=casing.lowercase, strip_accents=casing.strip_accents
+        lowercase=text_rules.lowercase, strip_accents=text_rules.strip_accents
     )
 
 
 def train_vocabulary(
-    texts: Callable[[], Iterable[str]], vocabulary_size: int, casing: Casing
+    texts: Callable[[], Iterable[str]], vocabulary_size: int, text_rules: TextRules
 ) -> list[str]:
     """Trains a vocabulary. The same text always gives the same vocabulary.
 
@@ -147,13 +149,13 @@ def train_vocabulary(
     Args:
         texts: returns an iterator over the text; called twice.
         vocabulary_size: number of entries, special tokens included.
-        casing: normalisation of the text.
+        text_rules: normalisation of the text.
 
     Returns:
         The entries, ordered by id.
     """
     tokenizer = Tokenizer(models.WordPiece(unk_token=UNKNOWN_TOKEN))
-    tokenizer.normalizer = bert_normalizer(casing)
+    tokenizer.normalizer = bert_normalizer(text_rules)
     tokenizer.pre_tokenizer = pre_tokenizers.BertPreTokenizer()
     share = min(max(vocabulary_size // 20, _FEWEST_LETTERS), _MOST_LETTERS)
     most_that_fit = (vocabulary_size - len(SPECIAL_TOKENS)) // 2

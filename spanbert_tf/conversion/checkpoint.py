@@ -28,7 +28,7 @@ from spanbert_tf.conversion.names import (
 )
 from spanbert_tf.errors import BadInputError, MismatchError
 from spanbert_tf.models.span_bert_backbone import TABLE_SIZES
-from spanbert_tf.text.vocabulary import Casing
+from spanbert_tf.text.vocabulary import TextRules
 
 BERT_EPSILON = 1e-12  # of LayerNorm in the original code
 BERT_DROPOUT = 0.1  # of the original code; the weights do not show it
@@ -143,7 +143,7 @@ class Checkpoint:
         sizes: arguments of `SpanBertBackbone`.
         arrays: name → float32 array, in most cases a `LazyArray`.
         vocabulary: the pieces in the order of their ids.
-        casing: how text is normalized.
+        text_rules: how text is normalized.
         labels: names of the classes of a text or token classifier; empty for other models.
         is_pair: whether a text classifier reads pairs of texts.
         approximates_gelu: whether the encoder computes the GELU by tanh, as KerasHub's does.
@@ -154,7 +154,7 @@ class Checkpoint:
     sizes: Sizes
     arrays: Mapping[str, Array]
     vocabulary: list[str]
-    casing: Casing
+    text_rules: TextRules
     labels: tuple[str, ...] = ()
     is_pair: bool = False
     approximates_gelu: bool = False
@@ -323,7 +323,7 @@ def expected_shapes(sizes: Sizes, arrays: Mapping[str, Array]) -> dict[str, Shap
 
     The sizes of heads are those of their arrays in `arrays`.
     """
-    known = {**sizes, **head_dimensions(sizes["hidden_dim"], arrays)}
+    known = {**sizes, **task_head_sizes(sizes["hidden_dim"], arrays)}
     parts: dict[str, Shapes] = {}
     for part in PARTS:
         parts[part] = {}
@@ -333,8 +333,8 @@ def expected_shapes(sizes: Sizes, arrays: Mapping[str, Array]) -> dict[str, Shap
     return parts
 
 
-def head_dimensions(hidden_dim: int, arrays: Mapping[str, Array]) -> dict[str, int]:
-    """Returns the sizes of the heads, as the shapes of their arrays show them.
+def task_head_sizes(hidden_dim: int, arrays: Mapping[str, Array]) -> dict[str, int]:
+    """Returns the sizes of the heads of objectives and tasks, as their arrays show them.
 
     Returns:
         A value for each name in the shapes of `names.TABLE` that is no argument of

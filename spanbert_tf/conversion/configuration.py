@@ -18,7 +18,7 @@ from spanbert_tf.errors import BadInputError, ConfigurationError, MismatchError
 from spanbert_tf.files.kinds import look_into
 from spanbert_tf.text.vocabulary import (
     CONTINUATION_PREFIX,
-    Casing,
+    TextRules,
     check_vocabulary,
     load_vocabulary,
 )
@@ -202,7 +202,7 @@ def find_casing(
     lowercase: bool | None,
     strip_accents: bool | None = None,
     stated_lowercase: bool | None = None,
-) -> Casing:
+) -> TextRules:
     """Returns how a checkpoint normalizes text.
 
     Args:
@@ -241,7 +241,7 @@ def find_casing(
             f"{path}: states that accents are stripped and text is cased (strip_accents), which "
             "this project's tokenizer cannot"
         )
-    return Casing.of(lowercase, strip_accents)
+    return TextRules.of(lowercase, strip_accents)
 
 
 def check_tokenizer(directory: str, path: str) -> None:

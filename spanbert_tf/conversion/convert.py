@@ -262,7 +262,7 @@ def _only_reader(checkpoint: Checkpoint) -> str:
 def _warn_of_casing(checkpoint: Checkpoint) -> None:
     """Prints a warning if the vocabulary contradicts the casing that the user gave."""
     try:
-        check_case(checkpoint.vocabulary, checkpoint.path, checkpoint.casing)
+        check_case(checkpoint.vocabulary, checkpoint.path, checkpoint.text_rules)
     except MismatchError as error:
         print_line(f"warning: {error}")
 

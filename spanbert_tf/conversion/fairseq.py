@@ -65,7 +65,7 @@ def _read(
 ) -> Checkpoint:
     """Reads a .pt file of a directory; `path` is the user's name for it."""
     pieces = find_vocabulary(directory, path, vocabulary)
-    casing = find_casing(directory, path, lowercase, strip_accents)
+    text_rules = find_casing(directory, path, lowercase, strip_accents)
     tensors = PickledTensors(os.path.join(directory, file))
     arrays = with_standard_names(tensors.arrays())
     epsilon = _epsilon(arrays, tensors.architecture)
@@ -75,7 +75,7 @@ def _read(
             sizes["layer_norm_epsilon"] = epsilon
     else:
         sizes = {**_sizes_of_shapes(path, arrays), "layer_norm_epsilon": epsilon}
-    return Checkpoint(path, sizes, arrays, pieces, casing)
+    return Checkpoint(path, sizes, arrays, pieces, text_rules)
 
 
 def _epsilon(arrays: Mapping[str, Array], architecture: str | None) -> float:

@@ -80,7 +80,7 @@ def read_huggingface(
         sizes = read_sizes(directory, path)
         check_tokenizer(directory, path)
         pieces = find_vocabulary(directory, path, vocabulary)
-        casing = find_casing(directory, path, lowercase, strip_accents)
+        text_rules = find_casing(directory, path, lowercase, strip_accents)
         arrays = with_standard_names(_read_weights(directory, path))
         config, where = read_config(directory, path)
         part = _classifier_part(config, arrays)
@@ -88,7 +88,7 @@ def read_huggingface(
         if part is not None:
             arrays = _renamed(arrays, _CLASSIFIER, part)
             labels = _read_labels(config, len(arrays[f"{part}.weight"]), where)
-        yield Checkpoint(path, sizes, arrays, pieces, casing, labels)
+        yield Checkpoint(path, sizes, arrays, pieces, text_rules, labels)
 
 
 def _classifier_part(config: dict, arrays: Mapping[str, Array]) -> str | None:
@@ -201,8 +201,8 @@ def write_huggingface(
         _write_json(unfinished, "config.json", _config(checkpoint, found))
         tokenizer = {
             "tokenizer_class": "BertTokenizer",
-            "do_lower_case": checkpoint.casing.lowercase,
-            "strip_accents": checkpoint.casing.strip_accents,
+            "do_lower_case": checkpoint.text_rules.lowercase,
+            "strip_accents": checkpoint.text_rules.strip_accents,
             "model_max_length": checkpoint.sizes["max_sequence_length"],
         }
         _write_json(unfinished, "tokenizer_config.json", tokenizer)

@@ -19,8 +19,8 @@ from spanbert_tf.conversion.checkpoint import (
     Sizes,
     check_absolute,
     check_epsilon,
-    head_dimensions,
     read_tables,
+    task_head_sizes,
 )
 from spanbert_tf.conversion.names import (
     COREFERENCE,
@@ -59,7 +59,7 @@ from spanbert_tf.presets.preset import Preset
 from spanbert_tf.presets.pretraining import add_heads, save_pretraining_preset
 from spanbert_tf.presets.writing import published_name, write_preset
 from spanbert_tf.terminal import print_line
-from spanbert_tf.text.vocabulary import Casing, has_accents
+from spanbert_tf.text.vocabulary import TextRules, has_accents
 
 # The tasks that are saved as presets. A pretrainer is saved as its masked language model.
 _TASKS: list[type[keras_hub.models.Task]] = [
@@ -117,17 +117,20 @@ def read_keras(
     backbone = model.encoder
     tokenizer = preset.tokenizer
     check_outputs(preset, backbone, tokenizer)
-    casing = _casing(tokenizer)
-    for given, own in ((lowercase, casing.lowercase), (strip_accents, casing.strip_accents)):
+    text_rules = _text_rules(tokenizer)
+    for given, own in (
+        (lowercase, text_rules.lowercase),
+        (strip_accents, text_rules.strip_accents),
+    ):
         if given not in (None, own):
-            raise MismatchError(f"{path}: its text is {casing.describe()}")
+            raise MismatchError(f"{path}: its text is {text_rules.describe()}")
     parameters = encoder_parameters(backbone) + part_parameters(POOLER, backbone) + model.heads
     yield Checkpoint(
         path,
         _sizes(backbone),
         {parameter.name: parameter.lazy() for parameter in parameters},
         tokenizer.get_vocabulary(),
-        casing,
+        text_rules,
         labels=model.labels,
         is_pair=model.is_pair,
         approximates_gelu=isinstance(backbone, keras_hub.models.BertBackbone),
@@ -148,16 +151,16 @@ def _sizes(backbone: keras_hub.models.Backbone) -> dict[str, Any]:
     return sizes
 
 
-def _casing(tokenizer: keras_hub.tokenizers.WordPieceTokenizer) -> Casing:
+def _text_rules(tokenizer: keras_hub.tokenizers.WordPieceTokenizer) -> TextRules:
     """Returns how a tokenizer of ours or of KerasHub's normalizes text."""
     if isinstance(tokenizer, SpanBertTokenizer):
-        return tokenizer.casing
+        return tokenizer.text_rules
     # KerasHub's own presets state that accents are kept even if their models were trained without
     # them. So the setting is believed only if the vocabulary has accents.
     keeps_accents = not tokenizer.strip_accents and any(
         has_accents(piece) for piece in tokenizer.get_vocabulary()
     )
-    return Casing(tokenizer.lowercase, tokenizer.lowercase and not keeps_accents)
+    return TextRules(tokenizer.lowercase, tokenizer.lowercase and not keeps_accents)
 
 
 def _read_task(preset: Preset, part: str) -> _Model:
@@ -279,7 +282,7 @@ def write_keras(checkpoint: Checkpoint, directory: str, *, overwrite: bool = Fal
     for part in (TOKEN_CLASSIFIER, COREFERENCE):
         if part in found:
             check_absolute(checkpoint, f"a preset with its {part}")
-    tokenizer = SpanBertTokenizer(checkpoint.vocabulary, **checkpoint.casing._asdict())
+    tokenizer = SpanBertTokenizer(checkpoint.vocabulary, **checkpoint.text_rules._asdict())
     backbone = _encoder_of(checkpoint)
     facts = {"Converted from": published_name(checkpoint.path)}
     for part in found:
@@ -316,7 +319,7 @@ def _write_pretrainer(
         overwrite: whether an earlier preset may be replaced.
     """
     found = checkpoint.found_parts()
-    sizes = head_dimensions(backbone.hidden_dim, checkpoint.arrays)
+    sizes = task_head_sizes(backbone.hidden_dim, checkpoint.arrays)
     pretrainer = SpanBertPretrainer(
         backbone,
         span_boundary=SPAN_BOUNDARY_HEAD in found,
@@ -401,7 +404,7 @@ def _coreference_resolver(
     5 have 256, and 3 have 512 in SpanBERT large and 384 in all other models.
     """
     width = backbone.hidden_dim
-    sizes = head_dimensions(width, checkpoint.arrays)
+    sizes = task_head_sizes(width, checkpoint.arrays)
     longest = 512 if width >= _WIDTH_OF_LARGE else 384
     length = {11: 128, 5: 256}.get(sizes["max_segments"], longest)
     preprocessor = SpanBertCoreferenceResolverPreprocessor(
@@ -433,9 +436,11 @@ def write_keras_bert(
     check_absolute(checkpoint, "KerasHub's BERT")
     found = checkpoint.found_parts()
     backbone = _stock_encoder_of(checkpoint)
-    casing = checkpoint.casing
+    text_rules = checkpoint.text_rules
     tokenizer = keras_hub.models.BertTokenizer(
-        checkpoint.vocabulary, lowercase=casing.lowercase, strip_accents=casing.strip_accents
+        checkpoint.vocabulary,
+        lowercase=text_rules.lowercase,
+        strip_accents=text_rules.strip_accents,
     )
     facts = {"Converted from": published_name(checkpoint.path)}
     if MASKED_LM_HEAD in found:
@@ -481,7 +486,7 @@ def print_gelu_difference(checkpoint: Checkpoint, whose: str) -> None:
         checkpoint: checkpoint of the encoder.
         whose: the encoder that approximates the GELU, such as `"KerasHub's BERT"`.
     """
-    tokenizer = SpanBertTokenizer(checkpoint.vocabulary, **checkpoint.casing._asdict())
+    tokenizer = SpanBertTokenizer(checkpoint.vocabulary, **checkpoint.text_rules._asdict())
     rows = golden_rows(tokenizer)
     exact_outputs = encode_rows(_encoder_of(checkpoint), rows)
     gc.collect()  # frees the first model, which is part of reference cycles

@@ -72,9 +72,9 @@ def read_model_garden(
         else:
             sizes = sizes_of(arrays, num_heads, path)
         pieces = find_vocabulary(directory, path, vocabulary)
-        casing = find_casing(directory, path, lowercase, strip_accents)
+        text_rules = find_casing(directory, path, lowercase, strip_accents)
         # `modeling.activations.gelu`, the encoders' default, is the approximation by tanh.
-        yield Checkpoint(path, sizes, arrays, pieces, casing, approximates_gelu=True)
+        yield Checkpoint(path, sizes, arrays, pieces, text_rules, approximates_gelu=True)
 
 
 def _prefix(directory: str, path: str) -> str:

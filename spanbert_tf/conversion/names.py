@@ -54,7 +54,7 @@ class Entry(NamedTuple):
         part: one of `PARTS`.
         name: name of the array in a `Checkpoint`.
         shape: its shape in a `Checkpoint`: numbers, arguments of `SpanBertBackbone`, and keys of
-            `checkpoint.head_dimensions`.
+            `checkpoint.task_head_sizes`.
         keras: path of attributes from a Keras model or layer to the variable. It starts at the
             backbone for the encoder and the pooler, and at the head for every head.
         tf1: name in a checkpoint of Google's code, or `None` if that code has no such array.

@@ -46,9 +46,9 @@ def read_tf1(
     with opened_source(path) as directory:
         sizes = read_sizes(directory, path)
         pieces = find_vocabulary(directory, path, vocabulary)
-        casing = find_casing(directory, path, lowercase, strip_accents)
+        text_rules = find_casing(directory, path, lowercase, strip_accents)
         arrays = _read_arrays(directory, path)
-        yield Checkpoint(path, sizes, arrays, pieces, casing)
+        yield Checkpoint(path, sizes, arrays, pieces, text_rules)
 
 
 def _read_arrays(directory: str, path: str) -> dict[str, Array]:

@@ -21,7 +21,7 @@ from spanbert_tf.text.positions import (
     segment_positions,
 )
 from spanbert_tf.text.tokenization import WordPieceTokenizer, characters_before
-from spanbert_tf.text.vocabulary import Casing, SpecialTokenIds, is_continuation
+from spanbert_tf.text.vocabulary import SpecialTokenIds, TextRules, is_continuation
 
 NO_PIECE = -1
 NO_SENTENCE = -1  # of padding
@@ -76,7 +76,7 @@ class TextReader(tf.Module):
 
     Args:
         vocabulary: entries in order of their ids.
-        casing: what is done to the text.
+        text_rules: what is done to the text.
         sequence_length: positions of a segment at most.
         is_exported: whether the graph is for an export, which cannot run Python.
     """
@@ -84,16 +84,16 @@ class TextReader(tf.Module):
     def __init__(
         self,
         vocabulary: list[str],
-        casing: Casing,
+        text_rules: TextRules,
         sequence_length: int,
         *,
         is_exported: bool = False,
     ) -> None:
         super().__init__()
-        self._tokenizer = WordPieceTokenizer.shared(vocabulary, casing)
+        self._tokenizer = WordPieceTokenizer.shared(vocabulary, text_rules)
         self._continues = tf.constant([is_continuation(piece) for piece in vocabulary])  # [V]
         self._sequence_length = sequence_length
-        self._language = casing.language
+        self._language = text_rules.language
         self._find_sentences = find_sentences_in_graph if is_exported else find_sentences
         self._special = SpecialTokenIds.from_vocabulary(vocabulary)
 

@@ -28,7 +28,7 @@ from spanbert_tf.files.output import OutputKind
 from spanbert_tf.files.paths import check_mounted
 from spanbert_tf.files.text_files import parse_json
 from spanbert_tf.text.sentences import Language
-from spanbert_tf.text.vocabulary import Casing, load_vocabulary
+from spanbert_tf.text.vocabulary import TextRules, load_vocabulary
 
 DATASET_INFO_FILE = info_file(PRETRAINING_RECORDS)
 UNIGRAM_COUNTS_FILE = "unigram_counts.json"
@@ -126,9 +126,9 @@ class Manifest:
     language: Language
 
     @property
-    def casing(self) -> Casing:
+    def text_rules(self) -> TextRules:
         """What was done to the text."""
-        return Casing.of(self.lowercase, self.strip_accents, self.language)
+        return TextRules.of(self.lowercase, self.strip_accents, self.language)
 
     @classmethod
     def file_name(cls) -> str:

@@ -139,7 +139,7 @@ class TaskManifest(Manifest):
 
     def describe(self) -> str:
         """What `inspect` says of all records in its first line."""
-        text = f"{self.describe_rows()}, {self.casing.describe()}"
+        text = f"{self.describe_rows()}, {self.text_rules.describe()}"
         text += f", vocabulary of {self.vocabulary_size:,}"
         if self.segment_aware:
             text += ", with SegaBERT's positions"

@@ -17,9 +17,9 @@ from spanbert_tf.text.vocabulary import (
     BOUNDARIES,
     OBJECT,
     SUBJECT,
-    Casing,
     EntityMode,
     SpecialTokenIds,
+    TextRules,
 )
 
 TRUNCATIONS = ("round_robin", "waterfall")
@@ -156,7 +156,7 @@ class RelationPacker(tf.Module):
 
     Args:
         vocabulary: entries in order of their ids.
-        casing: what is done to the text.
+        text_rules: what is done to the text.
         markers: markers of `make_markers`.
         entities: `"masked"` or `"text"`.
         sequence_length: positions of a row at most.
@@ -165,14 +165,14 @@ class RelationPacker(tf.Module):
     def __init__(
         self,
         vocabulary: Sequence[str],
-        casing: Casing,
+        text_rules: TextRules,
         markers: Mapping[str, str],
         *,
         entities: EntityMode,
         sequence_length: int,
     ) -> None:
         super().__init__()
-        self._tokenizer = WordPieceTokenizer.shared(vocabulary, casing)
+        self._tokenizer = WordPieceTokenizer.shared(vocabulary, text_rules)
         ids = {piece: number for number, piece in enumerate(vocabulary)}
         self._special = SpecialTokenIds.from_vocabulary(vocabulary)
         self._boundaries = [ids[markers[name]] for name in BOUNDARIES]

@@ -61,7 +61,7 @@ class SpanBertCoreferenceResolverPreprocessor(RowPreprocessor, keras_hub.models.
     def build(self, input_shape: tuple) -> None:
         with tf.init_scope():  # the first call may be in a graph that the constants must outlive
             self._reader = TextReader(
-                self.tokenizer.get_vocabulary(), self.tokenizer.casing, self.sequence_length
+                self.tokenizer.get_vocabulary(), self.tokenizer.text_rules, self.sequence_length
             )
 
     @staticmethod

@@ -92,7 +92,7 @@ class SpanBertQuestionAnswererPreprocessor(RowPreprocessor, keras_hub.models.Pre
         with tf.init_scope():  # the first call may be in a graph that the constants must outlive
             # Unlike `self.tokenizer`, it returns the offsets of tokens.
             self._word_piece = WordPieceTokenizer.shared(
-                self.tokenizer.get_vocabulary(), self.tokenizer.casing
+                self.tokenizer.get_vocabulary(), self.tokenizer.text_rules
             )
 
     def _rows(
@@ -117,7 +117,7 @@ class SpanBertQuestionAnswererPreprocessor(RowPreprocessor, keras_hub.models.Pre
                     texts[1],
                     question_starts,
                     starts,
-                    self.tokenizer.casing.language,
+                    self.tokenizer.text_rules.language,
                     is_exported=False,
                 )
         else:

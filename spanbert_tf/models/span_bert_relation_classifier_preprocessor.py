@@ -69,7 +69,7 @@ class SpanBertRelationClassifierPreprocessor(RowPreprocessor, keras_hub.models.P
         with tf.init_scope():  # the first call may be in a graph that the constants must outlive
             self.packer = RelationPacker(
                 self.tokenizer.get_vocabulary(),
-                self.tokenizer.casing,
+                self.tokenizer.text_rules,
                 self.markers,
                 entities=self.entities,
                 sequence_length=self.sequence_length,

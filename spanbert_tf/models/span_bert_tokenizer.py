@@ -25,7 +25,7 @@ from spanbert_tf.text.vocabulary import (
     PAD_TOKEN,
     START_TOKEN,
     UNKNOWN_TOKEN,
-    Casing,
+    TextRules,
     check_vocabulary,
     load_vocabulary,
 )
@@ -123,12 +123,12 @@ class SpanBertTokenizer(LoadsPresets, keras_hub.tokenizers.WordPieceTokenizer):
             raise ValueError(f"{fixed[0]} is no option of {type(self).__name__}")
         for name, token in _SPECIAL_TOKENS.items():
             self._add_special_token(token, name)
-        casing = Casing.of(lowercase, strip_accents, language)
-        self.language = casing.language
+        text_rules = TextRules.of(lowercase, strip_accents, language)
+        self.language = text_rules.language
         super().__init__(
             vocabulary=vocabulary,
             lowercase=lowercase,
-            strip_accents=casing.strip_accents,
+            strip_accents=text_rules.strip_accents,
             special_tokens_in_strings=special_tokens_in_strings,
             sequence_length=sequence_length,
             **kwargs,
@@ -138,9 +138,9 @@ class SpanBertTokenizer(LoadsPresets, keras_hub.tokenizers.WordPieceTokenizer):
         self.built = True  # Keras quantizes only tasks whose parts are all built
 
     @property
-    def casing(self) -> Casing:
+    def text_rules(self) -> TextRules:
         """How texts are lower-cased and stripped of accents, and the language of sentences."""
-        return Casing(self.lowercase, self.strip_accents, self.language)
+        return TextRules(self.lowercase, self.strip_accents, self.language)
 
     def set_vocabulary(self, vocabulary: str | os.PathLike | Iterable[str] | None) -> None:
         """Sets and checks the vocabulary: a path, its entries, or `None` to set it later."""
@@ -156,7 +156,7 @@ class SpanBertTokenizer(LoadsPresets, keras_hub.tokenizers.WordPieceTokenizer):
 
     def _set_vocabulary_tf(self) -> None:
         # KerasHub's method would build a detokenizer for each object.
-        self._word_piece = WordPieceTokenizer.shared(self.vocabulary, self.casing)
+        self._word_piece = WordPieceTokenizer.shared(self.vocabulary, self.text_rules)
         if self.compute_dtype == "string":
             with tf.init_scope():
                 self._pieces = tf.constant(self.vocabulary)  # [vocabulary]

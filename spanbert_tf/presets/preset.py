@@ -20,7 +20,7 @@ from spanbert_tf.models.keras_hub_presets import (
 )
 from spanbert_tf.models.span_bert_task import SpanBertTask
 from spanbert_tf.presets.golden import check_token_ids
-from spanbert_tf.text.vocabulary import Casing
+from spanbert_tf.text.vocabulary import TextRules
 from spanbert_tf.training.precision import choose_precision
 
 # What Keras, KerasHub and h5py raise for damaged descriptions and weights.
@@ -38,8 +38,8 @@ class RecordsManifest(Protocol):
         """Hash of the vocabulary of the records."""
 
     @property
-    def casing(self) -> Casing:
-        """Casing of their text."""
+    def text_rules(self) -> TextRules:
+        """TextRules of their text."""
 
 
 class Preset(PresetFiles):
@@ -229,10 +229,10 @@ def check_tokenizer(
             f"{preset}: its tokenizer is a {type(tokenizer).__name__}, not a SpanBertTokenizer; "
             f"{convert_keras_command(preset)}"
         )
-    if tokenizer.casing != manifest.casing:
+    if tokenizer.text_rules != manifest.text_rules:
         raise MismatchError(
-            f"{preset}: its text is {tokenizer.casing.describe()}, that of the records in "
-            f"{data} {manifest.casing.describe()} (lowercase, strip_accents, language); "
+            f"{preset}: its text is {tokenizer.text_rules.describe()}, that of the records in "
+            f"{data} {manifest.text_rules.describe()} (lowercase, strip_accents, language); "
             f"write the records again with --preset {preset}"
         )
     if vocabulary_hash(tokenizer.get_vocabulary()) != manifest.vocabulary_hash:

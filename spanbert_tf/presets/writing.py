@@ -17,7 +17,7 @@ from spanbert_tf.models.keras_hub_presets import preset_bytes
 from spanbert_tf.models.span_bert_backbone import SpanBertBackbone, was_trained
 from spanbert_tf.presets.golden import write_golden
 from spanbert_tf.terminal import escape_controls
-from spanbert_tf.text.vocabulary import Casing
+from spanbert_tf.text.vocabulary import TextRules
 
 
 def write_preset(
@@ -86,11 +86,11 @@ def write_model_card(
         facts: what → value: where the weights are from, configuration, data, steps, losses.
     """
     backbone = getattr(model, "backbone", model)
-    casing = Casing(tokenizer.lowercase, tokenizer.strip_accents).describe()
+    text_rules = TextRules(tokenizer.lowercase, tokenizer.strip_accents).describe()
     rows = {
         **facts,
         **_pooler(backbone),
-        "Vocabulary": f"{tokenizer.vocabulary_size():,} word pieces, {casing}",
+        "Vocabulary": f"{tokenizer.vocabulary_size():,} word pieces, {text_rules}",
         "Parameters of the encoder": f"{_count_saved(backbone):,}",
         **{
             name: str(value)

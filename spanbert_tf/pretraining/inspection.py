@@ -111,7 +111,7 @@ def _print_counts(console: DataConsole, data: str, manifest: PretrainingManifest
     annotations = ", ".join(manifest.annotations) or "none"
     summary = (
         f"{data}: {manifest.sequences} sequences of {manifest.sequence_length}, "
-        f"{manifest.casing.describe()}, vocabulary of {manifest.vocabulary_size:,}, "
+        f"{manifest.text_rules.describe()}, vocabulary of {manifest.vocabulary_size:,}, "
         f"annotations: {annotations}"
     )
     console.print(summary, highlight=False)

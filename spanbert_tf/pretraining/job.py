@@ -253,7 +253,7 @@ def save_run_preset(
     vocabulary = load_vocabulary(os.path.join(data, VOCABULARY_FILE))
     save_pretraining_preset(
         model,
-        SpanBertTokenizer(vocabulary, **manifest.casing._asdict()),
+        SpanBertTokenizer(vocabulary, **manifest.text_rules._asdict()),
         os.path.join(output, PRESET),
         sequence_length=manifest.sequence_length,
         facts=facts,

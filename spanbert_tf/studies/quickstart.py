@@ -175,7 +175,7 @@ def _untrained_model(config: PretrainingConfig, records: str) -> SpanBertMaskedL
     vocabulary = load_vocabulary(os.path.join(records, VOCABULARY_FILE))
     keras.utils.set_random_seed(config.training.library_seed)
     backbone = build_pretrainer(config, manifest.vocabulary_size).backbone
-    tokenizer = SpanBertTokenizer(vocabulary, **manifest.casing._asdict())
+    tokenizer = SpanBertTokenizer(vocabulary, **manifest.text_rules._asdict())
     return SpanBertMaskedLM(backbone, SpanBertMaskedLMPreprocessor(tokenizer))
 
 

@@ -133,7 +133,7 @@ class FillMaskGraph(tf.Module):
         backbone_tokenizer = masked_lm.preprocessor.tokenizer
         vocabulary = backbone_tokenizer.get_vocabulary()
         self._tokenizer = SpanBertTokenizer(
-            vocabulary, **backbone_tokenizer.casing._asdict(), special_tokens_in_strings=True
+            vocabulary, **backbone_tokenizer.text_rules._asdict(), special_tokens_in_strings=True
         )
         self._vocabulary = tf.constant(vocabulary)
         self._max_tokens = _max_tokens(masked_lm)

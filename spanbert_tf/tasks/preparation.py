@@ -20,7 +20,7 @@ from spanbert_tf.files.written import print_written
 from spanbert_tf.tasks.table import load_task_config
 from spanbert_tf.terminal import print_line
 from spanbert_tf.text.chosen_vocabulary import chosen_vocabulary
-from spanbert_tf.text.vocabulary import Casing, SpecialTokenIds
+from spanbert_tf.text.vocabulary import SpecialTokenIds, TextRules
 
 
 class Row(NamedTuple):
@@ -58,12 +58,14 @@ class RowMaker(abc.ABC, Generic[Info]):
         self.lines: dict[str, Iterable] = {name: [] for name in self.manifest_class.line_files}
 
     @abc.abstractmethod
-    def rows(self, pieces: Sequence[str], casing: Casing, sequence_length: int) -> Iterator[Row]:
+    def rows(
+        self, pieces: Sequence[str], text_rules: TextRules, sequence_length: int
+    ) -> Iterator[Row]:
         """Yields the rows, those to train on first, and fills in `counts` and `lines`.
 
         Args:
             pieces: the vocabulary.
-            casing: how text is normalized.
+            text_rules: how text is normalized.
             sequence_length: largest number of positions of a row.
         """
 
@@ -154,7 +156,7 @@ def write_task_records(
     kind = OutputKind(maker.title, manifest_class.file_name(), manifest_class.needed_files())
     written = Output(output, kind, overwrite=overwrite)
     output = written.check()
-    pieces, casing = chosen_vocabulary(
+    pieces, text_rules = chosen_vocabulary(
         preset=preset,
         vocabulary=vocabulary,
         lowercase=lowercase,
@@ -162,7 +164,7 @@ def write_task_records(
         language=language,
     )
     with written.written() as unfinished:
-        manifest = _write_files(unfinished, maker, pieces, casing, sequence_length)
+        manifest = _write_files(unfinished, maker, pieces, text_rules, sequence_length)
     first, *others = maker.summary(manifest, time.monotonic() - started)
     for line in (f"{output}: {first}", *others):
         print_line(line)
@@ -196,12 +198,12 @@ def _write_files(
     directory: str,
     maker: RowMaker[Info],
     pieces: Sequence[str],
-    casing: Casing,
+    text_rules: TextRules,
     sequence_length: int,
 ) -> Info:
     """Writes all files to an empty directory, the manifest last, and returns the manifest."""
     manifest_class = maker.manifest_class
-    rows = maker.rows(pieces, casing, sequence_length)
+    rows = maker.rows(pieces, text_rules, sequence_length)
     path = os.path.join(directory, manifest_class.rows_file)
     counts = maker.counted(_write_rows(path, rows, token_id_dtype(len(pieces))))
     for name, lines in maker.lines.items():
@@ -211,7 +213,7 @@ def _write_files(
     manifest = manifest_class(
         vocabulary_hash=vocabulary_hash(pieces),
         vocabulary_size=len(pieces),
-        **casing._asdict(),
+        **text_rules._asdict(),
         sequence_length=sequence_length,
         counts=counts,
         files=checksums(directory, sorted(os.listdir(directory))),

@@ -10,7 +10,7 @@ from spanbert_tf.errors import BadInputError, ConfigurationError
 from spanbert_tf.files.kinds import convert_keras_command
 from spanbert_tf.files.preset import TOKENIZER_CONFIG, TOKENIZER_VOCABULARY, PresetFiles
 from spanbert_tf.files.text_files import check_json_value
-from spanbert_tf.text.vocabulary import Casing, check_case, load_vocabulary
+from spanbert_tf.text.vocabulary import TextRules, check_case, load_vocabulary
 
 _TOKENIZER = "SpanBertTokenizer"
 _ADVICE = "copy the preset again"
@@ -36,7 +36,7 @@ def chosen_vocabulary(
     lowercase: bool | None,
     strip_accents: bool | None,
     language: str | None = None,
-) -> tuple[list[str], Casing]:
+) -> tuple[list[str], TextRules]:
     """The vocabulary of records, and what is done to their text.
 
     Args:
@@ -60,14 +60,14 @@ def chosen_vocabulary(
     assert path is not None  # one of both is given, as was checked
     pieces = load_vocabulary(path)
     try:
-        casing = Casing.of(bool(lowercase), strip_accents, language)
+        text_rules = TextRules.of(bool(lowercase), strip_accents, language)
     except ValueError as error:
         raise ConfigurationError(f"--{error}") from error
-    check_case(pieces, path, casing)
-    return pieces, casing
+    check_case(pieces, path, text_rules)
+    return pieces, text_rules
 
 
-def load_vocabulary_of_preset(preset: str | os.PathLike) -> tuple[list[str], Casing]:
+def load_vocabulary_of_preset(preset: str | os.PathLike) -> tuple[list[str], TextRules]:
     """The vocabulary of a preset's tokenizer, and what it does to text; no model is built.
 
     Args:
@@ -90,13 +90,15 @@ def load_vocabulary_of_preset(preset: str | os.PathLike) -> tuple[list[str], Cas
         )
     config = saved["config"]
     try:
-        casing = Casing.of(config["lowercase"], config.get("strip_accents"), config.get("language"))
+        text_rules = TextRules.of(
+            config["lowercase"], config.get("strip_accents"), config.get("language")
+        )
     except ValueError as error:
         raise BadInputError(f"{place}: {error}; {_ADVICE}") from error
     vocabulary = files.find(TOKENIZER_VOCABULARY)
     if vocabulary is None:
         raise _missing(files, TOKENIZER_VOCABULARY)
-    return load_vocabulary(vocabulary), casing
+    return load_vocabulary(vocabulary), text_rules
 
 
 def _missing(preset: PresetFiles, name: str) -> BadInputError:

@@ -12,7 +12,7 @@ import tensorflow as tf
 import tensorflow_text as tf_text
 
 from spanbert_tf.text.positions import find_sentences, segment_positions
-from spanbert_tf.text.vocabulary import CONTINUATION_PREFIX, UNKNOWN_TOKEN, Casing
+from spanbert_tf.text.vocabulary import CONTINUATION_PREFIX, UNKNOWN_TOKEN, TextRules
 
 _UTF8 = "UTF-8"
 _TEXTS_AT_ONCE = 4096
@@ -30,16 +30,16 @@ class WordPieceTokenizer(tf.Module):
 
     Args:
         vocabulary: entries in order of their ids.
-        casing: what is done to the text first. With accents kept, each character is lower-cased
+        text_rules: what is done to the text first. With accents kept, each character is lower-cased
             alone, as HuggingFace does with `strip_accents: false`, and nothing else is changed.
     """
 
-    def __init__(self, vocabulary: Sequence[str], casing: Casing) -> None:
+    def __init__(self, vocabulary: Sequence[str], text_rules: TextRules) -> None:
         super().__init__()
-        self._lowercase = casing.lowercase
+        self._lowercase = text_rules.lowercase
         self._stripper = None
         make_word_pieces = tf_text.FastBertTokenizer  # which cleans the text first
-        if casing.lowercase and casing.strip_accents:
+        if text_rules.lowercase and text_rules.strip_accents:
             # It cleans as well; another cleaning would change nothing and take its time.
             self._stripper = tf_text.FastBertNormalizer(lower_case_nfd_strip_accents=True)
             make_word_pieces = tf_text.FastWordpieceTokenizer
@@ -51,7 +51,7 @@ class WordPieceTokenizer(tf.Module):
         )
 
     @classmethod
-    def shared(cls, vocabulary: Sequence[str], casing: Casing) -> "WordPieceTokenizer":
+    def shared(cls, vocabulary: Sequence[str], text_rules: TextRules) -> "WordPieceTokenizer":
         """The tokenizer of a vocabulary for all who ask, built and traced once.
 
         Building one for BERT's vocabulary takes 0.2 s, and tracing it as long; a command asks for
@@ -59,9 +59,9 @@ class WordPieceTokenizer(tf.Module):
 
         Args:
             vocabulary: entries in order of their ids.
-            casing: as for the class.
+            text_rules: as for the class.
         """
-        return _shared_tokenizer(tuple(vocabulary), casing)
+        return _shared_tokenizer(tuple(vocabulary), text_rules)
 
     def tokenize(self, texts: tf.Tensor) -> tf.RaggedTensor:
         """Ids of the word pieces of texts, string [N]; ragged int32 [N, pieces]."""
@@ -114,9 +114,9 @@ class WordPieceTokenizer(tf.Module):
 
 
 @functools.lru_cache(maxsize=8)
-def _shared_tokenizer(vocabulary: tuple[str, ...], casing: Casing) -> WordPieceTokenizer:
+def _shared_tokenizer(vocabulary: tuple[str, ...], text_rules: TextRules) -> WordPieceTokenizer:
     with tf.init_scope():  # a graph that is being traced would keep its tables
-        return WordPieceTokenizer(vocabulary, casing)
+        return WordPieceTokenizer(vocabulary, text_rules)
 
 
 @dataclasses.dataclass(frozen=True)
@@ -156,13 +156,15 @@ class TextTokenizer:
 
     Args:
         pieces: the vocabulary.
-        casing: what is done to the text.
+        text_rules: what is done to the text.
         segment_aware: whether to compute `positions`.
     """
 
-    def __init__(self, pieces: Sequence[str], casing: Casing, *, segment_aware: bool) -> None:
-        self._tokenizer = WordPieceTokenizer.shared(pieces, casing)
-        self._language = casing.language
+    def __init__(
+        self, pieces: Sequence[str], text_rules: TextRules, *, segment_aware: bool
+    ) -> None:
+        self._tokenizer = WordPieceTokenizer.shared(pieces, text_rules)
+        self._language = text_rules.language
         self._segment_aware = segment_aware
 
     def __call__(

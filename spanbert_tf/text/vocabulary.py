@@ -28,7 +28,7 @@ _REPLACE = (
 )
 
 
-class Casing(NamedTuple):
+class TextRules(NamedTuple):
     """What is done to text before it is split into word pieces, and by whose rules."""
 
     lowercase: bool  # whether it is lower-cased
@@ -38,8 +38,8 @@ class Casing(NamedTuple):
     @classmethod
     def of(
         cls, lowercase: bool, strip_accents: bool | None = None, language: str | None = None
-    ) -> "Casing":
-        """Casing with HuggingFace's default: accents are stripped if text is lower-cased.
+    ) -> "TextRules":
+        """Rules with HuggingFace's default: accents are stripped if text is lower-cased.
 
         Raises:
             ValueError: accents would be stripped from cased text, or the language has no rule.
@@ -51,7 +51,7 @@ class Casing(NamedTuple):
         return cls(lowercase, strip_accents, check_language(language or DEFAULT_LANGUAGE))
 
     def describe(self) -> str:
-        """The casing in words; and the language, unless it is English."""
+        """The rules in words: the casing; and the language, unless it is English."""
         text = "cased"
         if self.lowercase:
             text = f"lower-cased, accents {'stripped' if self.strip_accents else 'kept'}"
@@ -116,7 +116,7 @@ def check_vocabulary(vocabulary: list[str], path: str | os.PathLike) -> None:
         raise BadInputError(f"{path}: lacks {', '.join(missing)}; add a line for each")
 
 
-def check_case(vocabulary: Sequence[str], path: str, casing: Casing) -> None:
+def check_case(vocabulary: Sequence[str], path: str, text_rules: TextRules) -> None:
     """Refuses a vocabulary whose entries do not fit text of this casing.
 
     Raises:
@@ -124,15 +124,15 @@ def check_case(vocabulary: Sequence[str], path: str, casing: Casing) -> None:
     """
     words = [piece for piece in vocabulary if not _NO_WORD.fullmatch(piece)]
     is_cased = any(piece != piece.lower() for piece in words)
-    if casing.lowercase and is_cased:
+    if text_rules.lowercase and is_cased:
         raise MismatchError(
             f"{path}: has entries with upper-case letters, but --lowercase was given; leave it out"
         )
-    if words and not casing.lowercase and not is_cased:
+    if words and not text_rules.lowercase and not is_cased:
         raise MismatchError(
             f"{path}: has no entry with an upper-case letter; give --lowercase with it"
         )
-    accented = next(filter(has_accents, words), None) if casing.strip_accents else None
+    accented = next(filter(has_accents, words), None) if text_rules.strip_accents else None
     if accented:
         raise MismatchError(
             f"{path}: has entries with accents ({accented}), which --lowercase strips from the "

@@ -46,7 +46,7 @@ from spanbert_tf.pretraining.model import (
 from spanbert_tf.tasks.question_answering.files import Question, QuestionSet
 from spanbert_tf.tasks.question_answering.graph import WindowSpans, best_candidates
 from spanbert_tf.tasks.question_answering.rows import QuestionOptions, QuestionRows
-from spanbert_tf.text.vocabulary import Casing
+from spanbert_tf.text.vocabulary import TextRules
 
 VOCABULARY = ["[PAD]", "[UNK]", "[CLS]", "[SEP]", "[MASK]", "a"]
 
@@ -84,9 +84,9 @@ def test_rows_of_a_long_passage_are_written_a_few_at_a_time():
     question = Question("1", "a", 0, (), ())
     questions = QuestionSet("x", ["a " * 400_000], [question])
     options = QuestionOptions(sequence_length=64, stride=1, has_unanswerable=True)
-    rows = QuestionRows(questions, options).rows(VOCABULARY, Casing.of(False), 64)
+    rows = QuestionRows(questions, options).rows(VOCABULARY, TextRules.of(False), 64)
     some = []
-    next(QuestionRows(questions, options).rows(VOCABULARY, Casing.of(False), 64))
+    next(QuestionRows(questions, options).rows(VOCABULARY, TextRules.of(False), 64))
     used = peak_above(lambda: some.extend(itertools.islice(rows, 2000)))
     assert [row.lists["offset_starts"][0] for row in some] == list(range(0, 4000, 2))
     assert used < 0.3
@@ -257,7 +257,7 @@ def test_deep_json_in_a_preset_is_one_line(name, preset):
 
 def test_a_checkpoint_has_no_more_layers_than_arrays():
     sizes = dict.fromkeys((*SIZE_NAMES,), 4) | {"num_layers": 2**31, "position_embeddings": "x"}
-    checkpoint = Checkpoint("here", sizes, {"a": np.zeros(1)}, [], Casing.of(True, None))
+    checkpoint = Checkpoint("here", sizes, {"a": np.zeros(1)}, [], TextRules.of(True, None))
     assert refusal(checked_checkpoint, checkpoint).startswith("here: the configuration says 2,147,")
     # Which positions it reads is found out first, and asks for the names of all parts.
     del sizes["position_embeddings"]

@@ -43,8 +43,8 @@ class ToyRows(RowMaker):
         super().__init__()
         self.lines["texts.jsonl"] = read_objects(path, Line)
 
-    def rows(self, pieces, casing, sequence_length):
-        tokenize, pack = TextTokenizer(pieces, casing, segment_aware=False), RowPacker(pieces)
+    def rows(self, pieces, text_rules, sequence_length):
+        tokenize, pack = TextTokenizer(pieces, text_rules, segment_aware=False), RowPacker(pieces)
         lines = self.lines["texts.jsonl"]
         for line, text in zip(lines, tokenize([line["text"] for line in lines]), strict=True):
             token_ids, second_start = pack(text.token_ids[: sequence_length - 2])

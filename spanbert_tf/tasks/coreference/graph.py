@@ -123,7 +123,7 @@ class ResolveTexts(tf.Module):
         tokenizer = preprocessor.tokenizer
         self._reader = TextReader(
             tokenizer.get_vocabulary(),
-            tokenizer.casing,
+            tokenizer.text_rules,
             preprocessor.sequence_length,
             is_exported=True,
         )

@@ -40,7 +40,7 @@ from spanbert_tf.tasks.graphs import string_tensor
 from spanbert_tf.tasks.preparation import Row, RowMaker, write_task_records
 from spanbert_tf.terminal import show_progress
 from spanbert_tf.text.tokenization import TextTokenizer, TokenizedText, WordPieceTokenizer
-from spanbert_tf.text.vocabulary import Casing, SpecialTokenIds
+from spanbert_tf.text.vocabulary import SpecialTokenIds, TextRules
 
 _DOCUMENTS_AT_ONCE = 64
 _NUMBER_DTYPE = np.dtype(NUMBER_DTYPE).newbyteorder("<")
@@ -96,10 +96,10 @@ class DocumentPieces(NamedTuple):
 class DocumentTokenizer:
     """Splits the words of documents into word pieces."""
 
-    def __init__(self, vocabulary: Sequence[str], casing: Casing) -> None:
+    def __init__(self, vocabulary: Sequence[str], text_rules: TextRules) -> None:
         self._vocabulary = vocabulary
-        self._casing = casing
-        self._tokenizer = WordPieceTokenizer.shared(vocabulary, casing)
+        self._text_rules = text_rules
+        self._tokenizer = WordPieceTokenizer.shared(vocabulary, text_rules)
 
     def __call__(self, documents: Sequence[Document]) -> DocumentPieces:
         """Splits documents into word pieces; each has at least one word."""
@@ -146,7 +146,7 @@ class DocumentTokenizer:
 
     @functools.cached_property
     def _in_context(self) -> TextTokenizer:
-        return TextTokenizer(self._vocabulary, self._casing, segment_aware=True)
+        return TextTokenizer(self._vocabulary, self._text_rules, segment_aware=True)
 
 
 def _sentence_starts(document: Document, text: TokenizedText) -> list[int]:
@@ -228,20 +228,24 @@ class DocumentRows(RowMaker[CoreferenceManifest]):
         self._max_training_segments = max_training_segments
         self.counts.update(dict.fromkeys(_COUNTS, 0))
 
-    def rows(self, pieces: Sequence[str], casing: Casing, sequence_length: int) -> Iterator[Row]:
+    def rows(
+        self, pieces: Sequence[str], text_rules: TextRules, sequence_length: int
+    ) -> Iterator[Row]:
         """Yields a row for each document.
 
         Raises:
             BadInputError: a word is longer than a segment.
         """
-        made = self._made(pieces, casing, sequence_length)
+        made = self._made(pieces, text_rules, sequence_length)
         yield from show_progress(made, len(self._documents), "documents")
 
-    def _made(self, pieces: Sequence[str], casing: Casing, sequence_length: int) -> Iterator[Row]:
+    def _made(
+        self, pieces: Sequence[str], text_rules: TextRules, sequence_length: int
+    ) -> Iterator[Row]:
         """Yields the rows, without a progress bar."""
         lines: list[DocumentLine] = []
         self.lines[DOCUMENTS_FILE] = lines
-        tokenize = DocumentTokenizer(pieces, casing)
+        tokenize = DocumentTokenizer(pieces, text_rules)
         special = SpecialTokenIds.from_vocabulary(pieces)
         for first in range(0, len(self._documents), _DOCUMENTS_AT_ONCE):
             documents = self._documents[first : first + _DOCUMENTS_AT_ONCE]

@@ -222,7 +222,7 @@ def _of_lines_with_words(model: keras_hub.models.Task, text: str, names: list[st
     """Returns names for the lines with words, from names for these lines or for all lines."""
     lines = text.removesuffix("\n").split("\n")
     tokenizer = model.preprocessor.tokenizer
-    reader = WordPieceTokenizer.shared(tokenizer.get_vocabulary(), tokenizer.casing)
+    reader = WordPieceTokenizer.shared(tokenizer.get_vocabulary(), tokenizer.text_rules)
     has_words = np.array(reader.tokenize(string_tensor(lines)).row_lengths()) > 0
     if len(names) == has_words.sum():
         return names

@@ -42,7 +42,7 @@ class EntityDecoder(tf.Module):
         super().__init__()
         tokenizer = model.preprocessor.tokenizer
         vocabulary = tokenizer.get_vocabulary()
-        self._tokenizer = WordPieceTokenizer.shared(vocabulary, tokenizer.casing)
+        self._tokenizer = WordPieceTokenizer.shared(vocabulary, tokenizer.text_rules)
         self._is_continuation = tf.constant([is_continuation(piece) for piece in vocabulary])
         types = [_type_of(label) for label in model.labels]
         names = sorted({name for name in types if name is not None})

@@ -35,7 +35,7 @@ from spanbert_tf.tasks.named_entities.records import (
 from spanbert_tf.tasks.preparation import Row, RowMaker, RowPacker, write_task_records
 from spanbert_tf.terminal import show_progress
 from spanbert_tf.text.tokenization import TextTokenizer, TokenizedText
-from spanbert_tf.text.vocabulary import Casing, is_continuation
+from spanbert_tf.text.vocabulary import TextRules, is_continuation
 
 _DOCUMENT = "-DOCSTART-"
 _TAG_COLUMNS: tuple[Literal["ner_tags", "tags"], ...] = ("ner_tags", "tags")
@@ -329,11 +329,13 @@ class EntityRows(RowMaker[NamedEntitiesManifest]):
         self._has_words = sentences.sentences[0].words is not None
         self._label_counts = np.zeros(len(self._labels), int)
 
-    def rows(self, pieces: Sequence[str], casing: Casing, sequence_length: int) -> Iterator[Row]:
+    def rows(
+        self, pieces: Sequence[str], text_rules: TextRules, sequence_length: int
+    ) -> Iterator[Row]:
         """Yields a row for each sentence, and further rows for a sentence that is too long."""
         sentences = self._sentences.sentences
         self._continues = np.array([is_continuation(piece) for piece in pieces])
-        tokenize = TextTokenizer(pieces, casing, segment_aware=False)
+        tokenize = TextTokenizer(pieces, text_rules, segment_aware=False)
         pack = RowPacker(pieces)
         lines: list[SentenceLine] = []
         self.lines[SENTENCES_FILE] = lines

@@ -199,9 +199,9 @@ class AnswerQuestions(tf.Module):
         preprocessor = answerer.preprocessor
         self._segment_aware = preprocessor.segment_aware
         tokenizer = preprocessor.tokenizer
-        self._language = tokenizer.casing.language
+        self._language = tokenizer.text_rules.language
         vocabulary = tokenizer.get_vocabulary()
-        self._tokenizer = WordPieceTokenizer.shared(vocabulary, tokenizer.casing)
+        self._tokenizer = WordPieceTokenizer.shared(vocabulary, tokenizer.text_rules)
         self._packer = WindowPacker(
             tokenizer.start_token_id,
             tokenizer.end_token_id,

@@ -42,7 +42,7 @@ from spanbert_tf.tasks.question_answering.records import (
 from spanbert_tf.terminal import show_progress
 from spanbert_tf.text.positions import SegmentPositions
 from spanbert_tf.text.tokenization import TextTokenizer, TokenizedText
-from spanbert_tf.text.vocabulary import Casing, SpecialTokenIds
+from spanbert_tf.text.vocabulary import SpecialTokenIds, TextRules
 
 _SHOWN_LOST = 5
 _QUESTIONS_AT_ONCE = 256
@@ -157,9 +157,11 @@ class QuestionRows(RowMaker[QuestionAnsweringManifest]):
         self.lines[QUESTIONS_FILE] = self._question_lines
         self.lines[CONTEXTS_FILE] = questions.contexts
 
-    def rows(self, pieces: Sequence[str], casing: Casing, sequence_length: int) -> Iterator[Row]:
+    def rows(
+        self, pieces: Sequence[str], text_rules: TextRules, sequence_length: int
+    ) -> Iterator[Row]:
         """Yields a row for each question and each window of its passage."""
-        tokenize = TextTokenizer(pieces, casing, segment_aware=self._options.segment_aware)
+        tokenize = TextTokenizer(pieces, text_rules, segment_aware=self._options.segment_aware)
         contexts = self._questions.contexts
         questions = self._questions.questions
         tokenized = tokenize(contexts, first_paragraph=1)

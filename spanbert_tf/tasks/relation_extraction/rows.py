@@ -31,7 +31,7 @@ from spanbert_tf.tasks.relation_extraction.records import (
     RelationExtractionManifest,
 )
 from spanbert_tf.terminal import escape_controls, show_progress
-from spanbert_tf.text.vocabulary import OBJECT, SUBJECT, Casing, EntityMode, make_markers
+from spanbert_tf.text.vocabulary import OBJECT, SUBJECT, EntityMode, TextRules, make_markers
 
 _BRACKETS = {"lrb": "(", "rrb": ")", "lsb": "[", "rsb": "]", "lcb": "{", "rcb": "}"}
 _PENN_BRACKETS = {f"-{name}-": bracket for name, bracket in _BRACKETS.items()}
@@ -302,7 +302,9 @@ class RelationRows(RowMaker[RelationExtractionManifest]):
         self.lines[EXAMPLES_FILE] = relations.examples
         self.is_labelled = relations.examples[0]["relation"] is not None
 
-    def rows(self, pieces: Sequence[str], casing: Casing, sequence_length: int) -> Iterator[Row]:
+    def rows(
+        self, pieces: Sequence[str], text_rules: TextRules, sequence_length: int
+    ) -> Iterator[Row]:
         """Yields a row for each example."""
         subject_types: set[str] = set()
         object_types: set[str] = set()
@@ -312,7 +314,11 @@ class RelationRows(RowMaker[RelationExtractionManifest]):
                 object_types.add(example["object_type"])
         self._markers = make_markers(pieces, subject_types, object_types, self._vocabulary)
         packer = RelationPacker(
-            pieces, casing, self._markers, entities=self._entities, sequence_length=sequence_length
+            pieces,
+            text_rules,
+            self._markers,
+            entities=self._entities,
+            sequence_length=sequence_length,
         )
         pack = tf.function(packer, reduce_retracing=True)
         firsts = range(0, len(self._relations.examples), _EXAMPLES_AT_ONCE)

@@ -27,7 +27,7 @@ from spanbert_tf.tasks.text_classification.records import (
 )
 from spanbert_tf.terminal import show_progress
 from spanbert_tf.text.tokenization import WordPieceTokenizer
-from spanbert_tf.text.vocabulary import Casing, SpecialTokenIds
+from spanbert_tf.text.vocabulary import SpecialTokenIds, TextRules
 
 _TEXTS_AT_ONCE = 4096
 _SHOWN_LABELS = 12
@@ -80,9 +80,13 @@ class LabelledTextRows(RowMaker[TextClassificationManifest]):
         self.counts.update(cut_rows=0, skipped_lines=texts.num_skipped, empty_texts=num_empty)
         self.lines[EXAMPLES_FILE] = (_example_line(texts, example) for example in texts.examples)
 
-    def rows(self, pieces: Sequence[str], casing: Casing, sequence_length: int) -> Iterator[Row]:
+    def rows(
+        self, pieces: Sequence[str], text_rules: TextRules, sequence_length: int
+    ) -> Iterator[Row]:
         """Yields a row for each text or pair of texts."""
-        featurize = Featurizer(pieces, casing, sequence_length, segment_aware=self._segment_aware)
+        featurize = Featurizer(
+            pieces, text_rules, sequence_length, segment_aware=self._segment_aware
+        )
         rows = featurize(self._texts, self.counts)
         for example, row in zip(self._texts.examples, rows, strict=True):
             label = {LABEL: _label_number(self._texts, example)}
@@ -136,9 +140,14 @@ class Featurizer:
     """Makes rows of labelled texts in large batches."""
 
     def __init__(
-        self, pieces: Sequence[str], casing: Casing, sequence_length: int, *, segment_aware: bool
+        self,
+        pieces: Sequence[str],
+        text_rules: TextRules,
+        sequence_length: int,
+        *,
+        segment_aware: bool,
     ) -> None:
-        self._tokenizer = WordPieceTokenizer.shared(pieces, casing)
+        self._tokenizer = WordPieceTokenizer.shared(pieces, text_rules)
         packer = TextRowPacker(SpecialTokenIds.from_vocabulary(list(pieces)), sequence_length)
         self._pack = tf.function(packer, reduce_retracing=True, autograph=False)
         self._segment_aware = segment_aware

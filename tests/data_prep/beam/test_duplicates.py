@@ -16,7 +16,7 @@ from data_prep.beam.writing import write_pretraining_records
 from data_prep.blocks.records import RecordOptions
 from data_prep.text.cutting import FilePart
 from data_prep.text.storage import find_files
-from spanbert_tf.text.vocabulary import Casing
+from spanbert_tf.text.vocabulary import TextRules
 
 OPTIONS = {"sequence_length": 64, "num_shards": 3, "validation_fraction": 0}
 SPACES = (" ", "  ", " \t", "\u00a0", "\u3000 ")
@@ -162,7 +162,7 @@ def test_indices_are_those_of_equal_texts_before(texts, size, tmp_path_factory):
         texts = [paragraphs for paragraphs in texts if paragraphs]
         for number, paragraphs in enumerate(texts):
             (directory / f"{number}.txt").write_text("\n\n".join(paragraphs))
-        options = RecordOptions((), Casing.of(False), 64, "single")
+        options = RecordOptions((), TextRules.of(False), 64, "single")
         job = Job("", str(directory / "work"), options, 1, 0, "paragraphs")
         files = find_files(str(directory / "*.txt"))
         num_hashes = [

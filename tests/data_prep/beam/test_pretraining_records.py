@@ -34,7 +34,7 @@ from spanbert_tf.cli import main
 from spanbert_tf.data.manifest import PretrainingManifest
 from spanbert_tf.errors import BadInputError, ConfigurationError, MismatchError
 from spanbert_tf.text.tokenization import WordPieceTokenizer
-from spanbert_tf.text.vocabulary import Casing, load_vocabulary
+from spanbert_tf.text.vocabulary import TextRules, load_vocabulary
 
 SEQUENCE_LENGTH = 64
 OPTIONS = {"sequence_length": SEQUENCE_LENGTH, "num_shards": 3, "validation_fraction": 0.2}
@@ -49,7 +49,7 @@ def single(corpus, letters_vocabulary, tmp_path_factory):
 
 def tokenize(vocabulary, documents, lowercase=False):
     """Documents of paragraphs (lists of sentences) as documents > paragraphs > sentences > ids."""
-    tokenizer = WordPieceTokenizer(load_vocabulary(vocabulary), Casing.of(lowercase))
+    tokenizer = WordPieceTokenizer(load_vocabulary(vocabulary), TextRules.of(lowercase))
     return [
         [
             tokenizer.tokenize(split_sentences([" ".join(paragraph)], "en")[0]).to_list()
@@ -306,7 +306,7 @@ def test_accents_are_kept_on_request(tmp_path, capfd):
     with pytest.raises(SystemExit, match="0"):
         main(["prepare", "pretraining", *options, *kept, "--output", str(tmp_path / "records")])
     manifest = PretrainingManifest.load(tmp_path / "records")
-    assert manifest.casing == (True, False, "en")
+    assert manifest.text_rules == (True, False, "en")
     peer = BertWordPieceTokenizer(vocabulary, lowercase=True, strip_accents=False)
     expected = peer.encode(text.read_text(), add_special_tokens=False).ids
     records = written_records.read_records(tmp_path / "records", manifest)
@@ -448,7 +448,7 @@ def test_records_that_were_not_written_are_missed(single, corpus, tmp_path, monk
 
 def job_in(directory, vocabulary):
     pieces = tuple(load_vocabulary(vocabulary))
-    options = RecordOptions(pieces, Casing.of(False), SEQUENCE_LENGTH, "single")
+    options = RecordOptions(pieces, TextRules.of(False), SEQUENCE_LENGTH, "single")
     return Job(str(directory / "records"), str(directory / "work"), options, 1, 0.2)
 
 

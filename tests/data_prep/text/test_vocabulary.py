@@ -9,7 +9,7 @@ from tokenizers import BertWordPieceTokenizer
 import spanbert_tf.terminal
 from data_prep.text.vocabulary import write_vocabulary
 from spanbert_tf.errors import BadInputError, MismatchError
-from spanbert_tf.text.vocabulary import SPECIAL_TOKENS, Casing, check_case, load_vocabulary
+from spanbert_tf.text.vocabulary import SPECIAL_TOKENS, TextRules, check_case, load_vocabulary
 
 SENTENCES = "The Café in München serves crème brûlée. He doesn't visit often, she said! "
 
@@ -37,11 +37,11 @@ def test_accents_are_kept_on_request(texts, tmp_path):
 def test_entries_that_are_no_words_have_no_case():
     """Chinese BERT's vocabulary has `<S>` and `<T>`, and no other capital."""
     pieces = [*SPECIAL_TOKENS, "[unused1]", "<S>", "<T>", "中", "a", "<", "##>"]
-    check_case(pieces, "vocab.txt", Casing.of(True))
+    check_case(pieces, "vocab.txt", TextRules.of(True))
     with pytest.raises(MismatchError, match="has no entry with an upper-case letter"):
-        check_case(pieces, "vocab.txt", Casing.of(False))
+        check_case(pieces, "vocab.txt", TextRules.of(False))
     with pytest.raises(MismatchError, match="has entries with upper-case letters"):
-        check_case([*pieces, "B"], "vocab.txt", Casing.of(True))
+        check_case([*pieces, "B"], "vocab.txt", TextRules.of(True))
 
 
 def test_a_byte_order_mark_is_no_part_of_the_first_entry(tmp_path):

@@ -95,7 +95,7 @@ def test_the_user_says_it_where_the_source_does_not(source, tmp_path):
     preset = str(tmp_path / "preset")
     options = {"lowercase": True, "strip_accents": False}
     convert_checkpoint("huggingface", "keras", str(source), preset, **options)
-    assert SpanBertTokenizer.from_preset(preset).casing == (True, False, "en")
+    assert SpanBertTokenizer.from_preset(preset).text_rules == (True, False, "en")
     stated_in_the_configuration(source, True)
     with pytest.raises(MismatchError, match="states that accents are stripped, not --keep-accents"):
         convert_checkpoint("huggingface", "keras", str(source), str(tmp_path / "no"), **options)

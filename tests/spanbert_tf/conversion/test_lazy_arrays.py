@@ -17,7 +17,7 @@ from spanbert_tf.conversion.huggingface import write_huggingface
 from spanbert_tf.conversion.keras_presets import write_keras, write_keras_bert
 from spanbert_tf.conversion.tf1 import write_tf1
 from spanbert_tf.conversion.torch_files import read_pickled, read_safetensors, write_safetensors
-from spanbert_tf.text.vocabulary import Casing
+from spanbert_tf.text.vocabulary import TextRules
 
 PIECES = ["[PAD]", "[UNK]", "[CLS]", "[SEP]", "[MASK]", "the", "span", "a", "."]
 SIZES = {
@@ -65,7 +65,7 @@ class Reader:
 def test_a_writer_asks_for_an_array_when_it_writes_it(write, tmp_path):
     keras.utils.set_random_seed(0)
     reader = Reader()
-    checkpoint = Checkpoint("here", SIZES, reader.arrays(), PIECES, Casing.of(False))
+    checkpoint = Checkpoint("here", SIZES, reader.arrays(), PIECES, TextRules.of(False))
     write(checkpoint, str(tmp_path / "written"))
     assert reader.most <= 2 and reader.alive == 0
     expected = dict.fromkeys(reader.reads, 1)

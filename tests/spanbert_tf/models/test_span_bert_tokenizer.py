@@ -14,7 +14,7 @@ from transformers import BertTokenizerFast
 from spanbert_tf.errors import BadInputError
 from spanbert_tf.models import SpanBertTextClassifierPreprocessor, SpanBertTokenizer
 from spanbert_tf.text.tokenization import WordPieceTokenizer
-from spanbert_tf.text.vocabulary import SPECIAL_TOKENS, Casing
+from spanbert_tf.text.vocabulary import SPECIAL_TOKENS, TextRules
 
 LETTERS = (
     "abcdefgxyzABXéßñ\u03bc\u03c3\u03c2\u0391\u03a3жЖ中文日\uff21\uff22ﬁ²½İ0123.,!?[]#'`~—\u0301"
@@ -63,7 +63,7 @@ class Pair:
         self.ours = SpanBertTokenizer(vocabulary, lowercase, strip_accents)
         text_spec = tf.TensorSpec([None], tf.string)
         self.in_graph = tf.function(self.ours, input_signature=[text_spec])
-        self.prepare = WordPieceTokenizer(vocabulary, Casing.of(lowercase, strip_accents))
+        self.prepare = WordPieceTokenizer(vocabulary, TextRules.of(lowercase, strip_accents))
         ids = {piece: number for number, piece in enumerate(vocabulary)}
         self.theirs = BertTokenizerFast(
             vocab=ids, do_lower_case=lowercase, strip_accents=strip_accents
@@ -212,7 +212,7 @@ def test_german_with_its_accents_has_the_tokens_of_huggingface():
     # Presets that were written before say nothing of accents and languages.
     assert (older.pop("strip_accents"), older.pop("language")) == (False, "en")
     assert SpanBertTokenizer.from_config(older).strip_accents
-    assert SpanBertTokenizer.from_config(older).casing.language == "en"
+    assert SpanBertTokenizer.from_config(older).text_rules.language == "en"
 
 
 @pytest.fixture(scope="module")

@@ -156,4 +156,4 @@ def test_accents_must_be_treated_as_in_the_records(save_preset, tiny_records):
         check_tokenizer(tokenizer, preset, tiny_records, manifest)
     of_kept = dataclasses.replace(manifest, strip_accents=False)
     check_tokenizer(tokenizer, preset, tiny_records, of_kept)
-    assert tokenizer.casing == (True, False, "en")
+    assert tokenizer.text_rules == (True, False, "en")

@@ -17,16 +17,16 @@ from spanbert_tf.models import (
 )
 from spanbert_tf.tasks.prediction import export_preset
 from spanbert_tf.text.tokenization import WordPieceTokenizer
-from spanbert_tf.text.vocabulary import SPECIAL_TOKENS, Casing, load_vocabulary
+from spanbert_tf.text.vocabulary import SPECIAL_TOKENS, TextRules, load_vocabulary
 
 LENGTH = 64
-CASED = Casing.of(False)
+CASED = TextRules.of(False)
 
 
-def exported_pack(directory, vocabulary, casing):
+def exported_pack(directory, vocabulary, text_rules):
     """The `pack` signature of a model that was exported and loaded."""
     backbone = SpanBertBackbone(len(vocabulary), 1, 2, 8, 8, max_sequence_length=LENGTH)
-    tokenizer = SpanBertTokenizer(vocabulary, **casing._asdict())
+    tokenizer = SpanBertTokenizer(vocabulary, **text_rules._asdict())
     model = SpanBertMaskedLM(backbone, SpanBertMaskedLMPreprocessor(tokenizer))
     model.is_head_trained = True
     model.set_weights([np.ones(weight.shape) for weight in model.weights])
@@ -60,10 +60,10 @@ def test_real_lines_have_the_ids_of_preparation(shared_data, tmp_path):
     scope="module",
     params=[
         pytest.param(CASED, marks=pytest.mark.slow),  # real lines are cased
-        Casing.of(True),
-        pytest.param(Casing(True, False), marks=pytest.mark.slow),
+        TextRules.of(True),
+        pytest.param(TextRules(True, False), marks=pytest.mark.slow),
     ],
-    ids=Casing.describe,
+    ids=TextRules.describe,
 )
 def export(request, tmp_path_factory):
     letters = "abcdefgiéäß中.,!#[]"

@@ -36,7 +36,7 @@ class Counting(RowMaker):
         self.count = count
         self.counts["odd"] = 0
 
-    def rows(self, pieces, casing, sequence_length):
+    def rows(self, pieces, text_rules, sequence_length):
         pack = RowPacker(pieces)
         for number in range(1, self.count + 1):
             ids = np.arange(len(pieces) - number, len(pieces))
@@ -83,8 +83,8 @@ def test_what_a_maker_yields_is_what_is_stored(size, dtype, tmp_path, capsys):
 
 def test_nothing_is_left_of_rows_that_cannot_be_made(tmp_path):
     class Failing(Counting):
-        def rows(self, pieces, casing, sequence_length):
-            yield from super().rows(pieces, casing, sequence_length)
+        def rows(self, pieces, text_rules, sequence_length):
+            yield from super().rows(pieces, text_rules, sequence_length)
             raise BadInputError("in.txt: line 7: is odd")
 
     vocabulary = write_vocabulary(tmp_path / "vocab.txt", 20)

@@ -8,7 +8,7 @@ import tensorflow_text as tf_text
 from hypothesis import strategies as st
 
 from spanbert_tf.text.tokenization import TokenizedText, WordPieceTokenizer
-from spanbert_tf.text.vocabulary import SPECIAL_TOKENS, Casing
+from spanbert_tf.text.vocabulary import SPECIAL_TOKENS, TextRules
 
 # Each word has pieces: single letters, and some that end or begin inside an expanded character.
 LETTERS = "abcdfiknsz\u1100\u1161\u0307ß.中"
@@ -19,12 +19,12 @@ EXPANDED = "ﬁßﬀ가İ㎏Äé\u0301"  # some of them lose an accent, some bec
 
 @pytest.fixture(scope="module")
 def stripping():
-    return WordPieceTokenizer(VOCABULARY, Casing.of(True))
+    return WordPieceTokenizer(VOCABULARY, TextRules.of(True))
 
 
 @pytest.fixture(scope="module")
 def keeping():
-    return WordPieceTokenizer(VOCABULARY, Casing(True, strip_accents=False))
+    return WordPieceTokenizer(VOCABULARY, TextRules(True, strip_accents=False))
 
 
 @pytest.fixture(scope="module", params=["stripping", "keeping"])
@@ -99,14 +99,14 @@ def test_each_character_has_the_ids_of_tensorflow_texts_whole_bert_tokenizer():
     options = {"unknown_token": "[UNK]", "token_out_type": tf.int32}
     whole = tf_text.FastBertTokenizer(VOCABULARY, lower_case_nfd_strip_accents=True, **options)
     expected = whole.tokenize(texts)
-    ids = WordPieceTokenizer(VOCABULARY, Casing.of(True)).tokenize(texts)
+    ids = WordPieceTokenizer(VOCABULARY, TextRules.of(True)).tokenize(texts)
     assert tf.reduce_all(ids.row_splits == expected.row_splits)
     assert tf.reduce_all(ids.flat_values == expected.flat_values)
 
 
 def test_a_tokenizer_without_a_name_lives_as_long_as_it_works():
-    ids = WordPieceTokenizer(VOCABULARY, Casing.of(True)).tokenize(tf.constant(["ab"]))
-    offsets = WordPieceTokenizer(VOCABULARY, Casing.of(True)).tokenize_with_offsets(["ab"])
+    ids = WordPieceTokenizer(VOCABULARY, TextRules.of(True)).tokenize(tf.constant(["ab"]))
+    offsets = WordPieceTokenizer(VOCABULARY, TextRules.of(True)).tokenize_with_offsets(["ab"])
     assert offsets[0].to_list() == ids.to_list()
 
 
@@ -115,14 +115,14 @@ def test_one_tokenizer_of_a_vocabulary_also_if_a_graph_asks_first():
 
     @tf.function
     def in_graph(texts):
-        return WordPieceTokenizer.shared(vocabulary, Casing.of(True)).tokenize(texts)
+        return WordPieceTokenizer.shared(vocabulary, TextRules.of(True)).tokenize(texts)
 
     expected = [[len(vocabulary) - 1]]
     assert in_graph(tf.constant(["OnlyHere"])).to_list() == expected
-    shared = WordPieceTokenizer.shared(tuple(vocabulary), Casing.of(True))
+    shared = WordPieceTokenizer.shared(tuple(vocabulary), TextRules.of(True))
     assert shared.tokenize(tf.constant(["OnlyHere"])).to_list() == expected
-    assert WordPieceTokenizer.shared(vocabulary, Casing.of(True)) is shared
-    assert WordPieceTokenizer.shared(vocabulary, Casing.of(False)) is not shared
+    assert WordPieceTokenizer.shared(vocabulary, TextRules.of(True)) is shared
+    assert WordPieceTokenizer.shared(vocabulary, TextRules.of(False)) is not shared
 
 
 @hypothesis.settings(max_examples=100)

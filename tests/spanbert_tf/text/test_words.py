@@ -8,7 +8,7 @@ import tensorflow as tf
 from hypothesis import strategies as st
 
 from spanbert_tf.text.tokenization import WordPieceTokenizer
-from spanbert_tf.text.vocabulary import Casing
+from spanbert_tf.text.vocabulary import TextRules
 from spanbert_tf.text.words import word_starts
 
 FRAGMENTS = ["a", "Bo", "é", "U.S", "Dr", "7", "北", "\U00020001", "。", "🐈", "e\u0301"]
@@ -65,7 +65,7 @@ def test_words_hold_all_that_is_no_space(texts):
 def test_no_cut_is_inside_a_word_of_the_tokenizer(text):
     """A word's first piece would go on with another word, and was never trained to speak."""
     vocabulary = ["[PAD]", "[UNK]", "[CLS]", "[SEP]", "[MASK]", "unknown"]  # pieces are words
-    tokenizer = WordPieceTokenizer.shared(vocabulary, Casing.of(False, False))
+    tokenizer = WordPieceTokenizer.shared(vocabulary, TextRules.of(False, False))
     _, starts, ends = tokenizer.tokenize_with_offsets(tf.constant([text]))
     cuts = cut_in_graph(tf.constant([text])).to_list()[0]
     for start, end in zip(starts.to_list()[0], ends.to_list()[0], strict=True):

@@ -7,7 +7,7 @@ from hypothesis import strategies as st
 from spanbert_tf.tasks.coreference.conll import Document
 from spanbert_tf.tasks.coreference.rows import DocumentTokenizer
 from spanbert_tf.text.tokenization import TextTokenizer
-from spanbert_tf.text.vocabulary import Casing
+from spanbert_tf.text.vocabulary import TextRules
 
 PIECES = [
     "[PAD]",
@@ -41,8 +41,11 @@ ODD = [
     "a\u3000b",
 ]
 TOKENIZERS = {
-    casing: (DocumentTokenizer(PIECES, casing), TextTokenizer(PIECES, casing, segment_aware=False))
-    for casing in (Casing.of(True), Casing.of(True, False), Casing.of(False))
+    text_rules: (
+        DocumentTokenizer(PIECES, text_rules),
+        TextTokenizer(PIECES, text_rules, segment_aware=False),
+    )
+    for text_rules in (TextRules.of(True), TextRules.of(True, False), TextRules.of(False))
 }
 
 
@@ -55,8 +58,8 @@ TOKENIZERS = {
     ),
     st.sampled_from(list(TOKENIZERS)),
 )
-def test_words_alone_have_the_pieces_of_the_text(texts, casing):
-    alone, in_context = TOKENIZERS[casing]
+def test_words_alone_have_the_pieces_of_the_text(texts, text_rules):
+    alone, in_context = TOKENIZERS[text_rules]
     pieces = alone([Document("a", n, words, [0], [], []) for n, words in enumerate(texts)])
     expected = in_context([" ".join(words) for words in texts])
     for number, (words, text) in enumerate(zip(texts, expected, strict=True)):

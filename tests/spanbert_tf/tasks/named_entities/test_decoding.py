@@ -18,12 +18,12 @@ VOCABULARY = ["[PAD]", "[UNK]", "[CLS]", "[SEP]", "[MASK]", "acme", "hires", "an
 LABELS = ["O", "B-P", "I-P", "B-O", "I-O"]
 
 
-def decode(texts, labels, vocabulary=VOCABULARY, strategy="simple", scores=None, **casing):
+def decode(texts, labels, vocabulary=VOCABULARY, strategy="simple", scores=None, **text_rules):
     """Entities of texts whose pieces have these labels, numbers of `LABELS`, and scores."""
     backbone = SpanBertBackbone(
         len(vocabulary), num_layers=1, num_heads=2, hidden_dim=8, intermediate_dim=8
     )
-    tokenizer = SpanBertTokenizer(vocabulary, **casing)
+    tokenizer = SpanBertTokenizer(vocabulary, **text_rules)
     preprocessor = SpanBertTokenClassifierPreprocessor(tokenizer, 16)
     options = {"aggregation_strategy": strategy}
     decoder = EntityDecoder(SpanBertTokenClassifier(backbone, LABELS, preprocessor, **options))

@@ -19,7 +19,7 @@ from spanbert_tf.tasks.relation_extraction.rows import (
     read_tacred,
     write_relations,
 )
-from spanbert_tf.text.vocabulary import Casing, make_markers
+from spanbert_tf.text.vocabulary import TextRules, make_markers
 
 WORDS = ["the", "cat", "##s", "ann", "rome", "in", "(", ")", ".", "b"]
 UNUSED = [f"[unused{number}]" for number in range(1, 13)]
@@ -62,10 +62,10 @@ def prepare(relations, output, vocabulary, **options):
 @functools.cache
 def packer(entities, sequence_length):
     markers = make_markers(VOCABULARY, ["CITY"], ["ANIMAL"])
-    casing = Casing.of(True)
+    text_rules = TextRules.of(True)
     options = {"entities": entities, "sequence_length": sequence_length}
     return tf.function(
-        RelationPacker(VOCABULARY, casing, markers, **options), reduce_retracing=True
+        RelationPacker(VOCABULARY, text_rules, markers, **options), reduce_retracing=True
     )
 
 
