@@ -20,7 +20,7 @@ from spanbert_tf.command_line import (
 from spanbert_tf.files.written import print_written
 from spanbert_tf.lazy import import_keras, import_tensorflow, load
 from spanbert_tf.tasks.table import prepare_commands
-from spanbert_tf.text.vocabulary import NUM_MARKERS, TextRules
+from spanbert_tf.text.vocabulary import LETTER_COVERAGE, NUM_MARKERS, TextRules
 
 # Other packages add commands through this group of entry points. Each names a `click.Command`.
 ENTRY_POINTS = "spanbert_tf.prepare"
@@ -136,6 +136,13 @@ class _QuotedInput(WritingCommand):
 @click.option("--output", default="vocab.txt", show_default=True, type=OUTPUT_PATH, metavar="FILE")
 @overwrite_option
 @click.option("--vocabulary-size", type=click.IntRange(min=100), required=True)
+@click.option(
+    "--letter-coverage",
+    type=click.FloatRange(0, 1),
+    default=LETTER_COVERAGE,
+    show_default=True,
+    help="Least share of the characters of the text whose letters have entries.",
+)
 def prepare_vocabulary(input_pattern: Sequence[str], output: str, **others: Any) -> None:
     """Train a WordPiece vocabulary."""
     from data_prep.text.vocabulary import write_vocabulary

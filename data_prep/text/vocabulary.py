@@ -2,7 +2,8 @@
 
 import collections
 import itertools
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
+from typing import NamedTuple
 
 from tokenizers import Tokenizer, models, normalizers, pre_tokenizers, trainers
 
@@ -14,6 +15,7 @@ from spanbert_tf.files.output import FileKind, Output, write_output
 from spanbert_tf.terminal import print_line, show_progress
 from spanbert_tf.text.vocabulary import (
     CONTINUATION_PREFIX,
+    LETTER_COVERAGE,
     SPECIAL_TOKENS,
     UNKNOWN_TOKEN,
     TextRules,
@@ -21,10 +23,28 @@ from spanbert_tf.text.vocabulary import (
 )
 
 _LEAST_FREQUENCY = 2
-# Each letter takes two entries, together at most a tenth of the vocabulary within these limits.
-# Words with rarer letters become [UNK]. 400 letters cover all but 1 in 30,000 of Wikipedia's.
-_FEWEST_LETTERS = 100
-_MOST_LETTERS = 1_000
+# Letters beyond the coverage are taken as long as letters fill no more entries than these: they
+# cost little there, and in a small text each of them counts.
+_SHARE_OF_LETTERS = 1 / 10
+_FEWEST_ENTRIES_OF_LETTERS = 200
+_MISSING_SHOWN = 20
+
+
+class Alphabet(NamedTuple):
+    """The letters of a vocabulary: all characters but white space.
+
+    Attributes:
+        letters: letters with an entry, sorted by code point.
+        continuing: those of them that can continue a word, and therefore have a second entry,
+            `##` and the letter. Ideographs and punctuation are words of their own.
+        missing: letters without an entry, the most frequent first. Words with them are [UNK].
+        missing_share: share of these letters in the text.
+    """
+
+    letters: list[str]
+    continuing: list[str]
+    missing: list[str]
+    missing_share: float
 
 
 def write_vocabulary(
@@ -32,6 +52,7 @@ def write_vocabulary(
     output: str,
     *,
     vocabulary_size: int,
+    letter_coverage: float = LETTER_COVERAGE,
     lowercase: bool = False,
     strip_accents: bool | None = None,
     document_separator: str | None = None,
@@ -48,6 +69,7 @@ def write_vocabulary(
         input_pattern: one or more glob patterns of text files (formats: `data_prep.text.corpus`).
         output: path of the vocabulary, conventionally `vocab.txt`.
         vocabulary_size: number of entries, special tokens included. A small text gives fewer.
+        letter_coverage: see `find_alphabet`.
         lowercase: whether to lower-case the text.
         strip_accents: whether to strip accents; `None`: if the text is lower-cased.
         document_separator: in plain text, a line equal to this begins a new document.
@@ -65,22 +87,39 @@ def write_vocabulary(
     output = Output(output, kind, overwrite=overwrite).check()
     files = find_files(input_pattern, follow_links=follow_links)
 
-    rounds = iter(("counting letters", "counting words"))
     paragraphs = Paragraphs(files, document_separator, text_columns)
-    text_rules = TextRules.of(lowercase, strip_accents)
+    tokenizer = make_tokenizer(TextRules.of(lowercase, strip_accents))
+    alphabet = find_alphabet(
+        paragraphs.read("counting letters"), tokenizer, vocabulary_size, letter_coverage
+    )
     vocabulary = train_vocabulary(
-        lambda: paragraphs.read(next(rounds)), vocabulary_size, text_rules
+        paragraphs.read("counting words"), tokenizer, vocabulary_size, alphabet
     )
     write_output(output, "\n".join(vocabulary) + "\n")
     print_line(f"{output}: {len(vocabulary):,} entries from {len(files):,} files")
     if paragraphs.num_without_text:
         print_line(describe_cells_without_text(output, paragraphs.num_without_text))
+    if alphabet.missing:
+        print_line(f"{output}: {_describe_missing_letters(alphabet, letter_coverage)}")
     if len(vocabulary) < vocabulary_size:
         print_line(
-            f"{output}: these are fewer than the {vocabulary_size:,} that were asked for: the text "
-            "has no more pieces that occur twice; give more text",
+            f"{output}: these are fewer than the {vocabulary_size:,} that were asked for: words of "
+            "its letters have no more pieces that occur twice; give more text"
         )
     return len(vocabulary)
+
+
+def _describe_missing_letters(alphabet: Alphabet, coverage: float) -> str:
+    """Says which letters have no entry, so that words with them become [UNK]."""
+    shown = " ".join(alphabet.missing[:_MISSING_SHOWN])
+    if len(alphabet.missing) > _MISSING_SHOWN:
+        shown = f"{shown} …"
+    is_full = 1 - alphabet.missing_share < coverage
+    return (
+        f"{len(alphabet.missing):,} rare letters, {alphabet.missing_share:.3%} of the text, have "
+        f"no entry, and words with them become [UNK]: {shown} (a larger "
+        f"{'--vocabulary-size' if is_full else '--letter-coverage'} adds letters)"
+    )
 
 
 class Paragraphs:
@@ -137,58 +176,97 @@ def bert_normalizer(text_rules: TextRules) -> normalizers.Normalizer:
     )
 
 
+def make_tokenizer(text_rules: TextRules) -> Tokenizer:
+    """Makes a tokenizer without entries that normalizes and splits text as BERT does."""
+    tokenizer = Tokenizer(models.WordPiece(unk_token=UNKNOWN_TOKEN))
+    tokenizer.normalizer = bert_normalizer(text_rules)
+    tokenizer.pre_tokenizer = pre_tokenizers.BertPreTokenizer()
+    return tokenizer
+
+
+def find_alphabet(
+    texts: Iterable[str], tokenizer: Tokenizer, vocabulary_size: int, coverage: float
+) -> Alphabet:
+    """Finds the letters that a vocabulary has entries for.
+
+    Args:
+        texts: the text.
+        tokenizer: normalizes the text and splits it into words.
+        vocabulary_size: entries for letters and special tokens do not exceed it.
+        coverage: from 0 to 1. The most frequent letters are taken until they make up this share
+            of the characters of the text, and further ones while letters fill less than a tenth
+            of the vocabulary. The rest is what a large text has of other alphabets.
+    """
+    counts = _count_letters(texts, tokenizer)
+    by_frequency = sorted(counts, key=lambda letter: (-counts[letter], letter))
+    total = sum(counts.values())
+    most_entries = vocabulary_size - len(SPECIAL_TOKENS)
+    cheap_entries = max(vocabulary_size * _SHARE_OF_LETTERS, _FEWEST_ENTRIES_OF_LETTERS)
+    letters: list[str] = []
+    continuing: list[str] = []
+    num_covered = 0
+    for letter in by_frequency:
+        continues = _continues_words(letter, tokenizer)
+        num_entries = len(letters) + len(continuing) + (2 if continues else 1)
+        is_covered = num_covered >= coverage * total
+        if num_entries > most_entries or (is_covered and num_entries > cheap_entries):
+            break
+        letters.append(letter)
+        if continues:
+            continuing.append(letter)
+        num_covered += counts[letter]
+    return Alphabet(
+        sorted(letters),
+        sorted(continuing),
+        by_frequency[len(letters) :],
+        (total - num_covered) / max(total, 1),
+    )
+
+
 def train_vocabulary(
-    texts: Callable[[], Iterable[str]], vocabulary_size: int, text_rules: TextRules
+    texts: Iterable[str], tokenizer: Tokenizer, vocabulary_size: int, alphabet: Alphabet
 ) -> list[str]:
     """Trains a vocabulary. The same text always gives the same vocabulary.
 
     The trainer numbers the letters inside of words in an order that differs from run to run, and
-    breaks ties by these numbers. Therefore letters are counted first and passed as special tokens,
-    in a fixed order. This also ensures that every word of these letters can be split into pieces.
+    breaks ties by these numbers. Therefore letters are passed as special tokens, in a fixed order.
+    This also ensures that every word of these letters can be split into pieces.
 
     Args:
-        texts: returns an iterator over the text; called twice.
+        texts: the text.
+        tokenizer: normalizes the text and splits it into words.
         vocabulary_size: number of entries, special tokens included.
-        text_rules: normalisation of the text.
+        alphabet: the letters of the text.
 
     Returns:
         The entries, ordered by id.
     """
-    tokenizer = Tokenizer(models.WordPiece(unk_token=UNKNOWN_TOKEN))
-    tokenizer.normalizer = bert_normalizer(text_rules)
-    tokenizer.pre_tokenizer = pre_tokenizers.BertPreTokenizer()
-    share = min(max(vocabulary_size // 20, _FEWEST_LETTERS), _MOST_LETTERS)
-    most_that_fit = (vocabulary_size - len(SPECIAL_TOKENS)) // 2
-    letters = _find_letters(texts(), tokenizer, min(share, most_that_fit))
-    inside = [
-        CONTINUATION_PREFIX + letter for letter in letters if _continues_words(letter, tokenizer)
-    ]
+    inside = [CONTINUATION_PREFIX + letter for letter in alphabet.continuing]
     trainer = trainers.WordPieceTrainer(
         vocab_size=vocabulary_size,
         min_frequency=_LEAST_FREQUENCY,
-        limit_alphabet=len(letters),
-        initial_alphabet=letters,
-        special_tokens=[*SPECIAL_TOKENS, *letters, *inside],
+        limit_alphabet=len(alphabet.letters),
+        initial_alphabet=alphabet.letters,
+        special_tokens=[*SPECIAL_TOKENS, *alphabet.letters, *inside],
         continuing_subword_prefix=CONTINUATION_PREFIX,
         show_progress=False,  # its bars would overwrite the reader's bar
     )
-    tokenizer.train_from_iterator(texts(), trainer)
+    tokenizer.train_from_iterator(texts, trainer)
     ids = tokenizer.get_vocab()
     return sorted(ids, key=ids.__getitem__)
 
 
-def _find_letters(texts: Iterable[str], tokenizer: Tokenizer, limit: int) -> list[str]:
-    """The most frequent characters of the normalised text, sorted by code point."""
-    characters: collections.Counter = collections.Counter()
+def _count_letters(texts: Iterable[str], tokenizer: Tokenizer) -> collections.Counter[str]:
+    """Counts the characters of the normalized text, but for white space."""
+    characters: collections.Counter[str] = collections.Counter()
     for text in texts:
         characters.update(text)
-    letters: collections.Counter = collections.Counter()
+    letters: collections.Counter[str] = collections.Counter()
     for character, count in characters.items():
         for letter in tokenizer.normalizer.normalize_str(character):
             if not letter.isspace():
                 letters[letter] += count
-    by_frequency = sorted(letters, key=lambda letter: (-letters[letter], letter))
-    return sorted(by_frequency[:limit])
+    return letters
 
 
 def _continues_words(letter: str, tokenizer: Tokenizer) -> bool:

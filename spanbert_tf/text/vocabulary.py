@@ -20,6 +20,8 @@ SUBJECT, OBJECT = "SUBJ", "OBJ"
 BOUNDARIES = tuple(f"{role}_{side}" for role in (SUBJECT, OBJECT) for side in ("START", "END"))
 # TACRED needs so many markers of entities: 4 borders, 2 roles, 2 types of subjects, 17 of objects.
 NUM_MARKERS = 25
+# Share of a text's characters that the letters of a new vocabulary cover: SentencePiece's default.
+LETTER_COVERAGE = 0.9995
 _UNUSED = re.compile(r"\[unused([1-9][0-9]*)\]")
 _NO_WORD = re.compile(r"\[.+\]|<.+>")  # [CLS], [unused1], and <S> of Chinese BERT
 _REPLACE = (

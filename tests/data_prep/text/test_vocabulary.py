@@ -4,10 +4,12 @@ import random
 import re
 
 import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
 from tokenizers import BertWordPieceTokenizer
 
 import spanbert_tf.terminal
-from data_prep.text.vocabulary import write_vocabulary
+from data_prep.text.vocabulary import find_alphabet, make_tokenizer, write_vocabulary
 from spanbert_tf.errors import BadInputError, MismatchError
 from spanbert_tf.text.vocabulary import SPECIAL_TOKENS, TextRules, check_case, load_vocabulary
 
@@ -86,6 +88,53 @@ def test_words_of_known_letters_have_pieces_and_rare_letters_have_not(tmp_path):
     assert {"a", "b", "c", "##a", "##b", "##c"} <= set(vocabulary)
     assert "q" not in vocabulary
     assert not {"##漢", "##."} & set(vocabulary)
+
+
+def test_all_ideographs_of_a_text_have_entries_without_twins(tmp_path, capsys):
+    """Chinese text has thousands of letters, each of them a word."""
+    ideographs = [chr(0x4E00 + number) for number in range(1900)]
+    (tmp_path / "text").write_text("".join(ideographs * 2))
+    path = str(tmp_path / "vocab.txt")
+    write_vocabulary(str(tmp_path / "text"), path, vocabulary_size=8000)
+    assert load_vocabulary(path) == [*SPECIAL_TOKENS, *ideographs]
+    assert "no entry" not in capsys.readouterr().out
+
+
+@settings(max_examples=30)
+@given(
+    counts=st.lists(st.integers(1, 1000), min_size=250, max_size=400),
+    coverage=st.floats(0, 1),
+    vocabulary_size=st.integers(100, 1000),
+)
+def test_the_fewest_letters_that_cover_the_share_have_entries(counts, coverage, vocabulary_size):
+    ideographs = [chr(0x4E00 + number) for number in range(len(counts))]
+    texts = [letter * count for letter, count in zip(ideographs, counts, strict=True)]
+    tokenizer = make_tokenizer(TextRules.of(False))
+    alphabet = find_alphabet(texts, tokenizer, vocabulary_size, coverage)
+    ordered = sorted(counts, reverse=True)
+    needed = next(n for n in range(len(counts) + 1) if sum(ordered[:n]) >= coverage * sum(counts))
+    most = min(len(counts), vocabulary_size - len(SPECIAL_TOKENS))
+    assert len(alphabet.letters) == min(max(needed, 200), most)
+    kept = [counts[ideographs.index(letter)] for letter in alphabet.letters]
+    assert sorted(kept, reverse=True) == ordered[: len(kept)]
+    assert {*alphabet.letters, *alphabet.missing} == set(ideographs)
+    assert alphabet.missing_share == pytest.approx(1 - sum(kept) / sum(counts))
+
+
+def test_letters_without_an_entry_are_told(tmp_path, capsys):
+    ideographs = [chr(0x4E00 + number) for number in range(230)]
+    (tmp_path / "text").write_text("".join(ideographs[:200] * 99) + "".join(ideographs[200:]))
+    output = str(tmp_path / "vocab.txt")
+    pattern = str(tmp_path / "text")
+    write_vocabulary(pattern, output, vocabulary_size=500, letter_coverage=0.9)
+    share = f"30 rare letters, {30 / (200 * 99 + 30):.3%} of the text, have no entry"
+    printed = capsys.readouterr().out
+    assert share in printed
+    assert f"{' '.join(ideographs[200:220])} … (a larger --letter-coverage adds letters" in printed
+    write_vocabulary(pattern, output, vocabulary_size=100, letter_coverage=0.9, overwrite=True)
+    printed = capsys.readouterr().out
+    assert "135 rare letters" in printed
+    assert "a larger --vocabulary-size adds letters" in printed
 
 
 def test_text_with_few_words_gives_fewer_entries(tmp_path, capsys):
