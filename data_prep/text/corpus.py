@@ -10,6 +10,8 @@ import re
 from collections.abc import Iterator, Sequence
 from typing import BinaryIO, Literal
 
+import numpy as np
+
 from data_prep.text.formats import (
     COLUMN_ADVICE,
     RowParser,
@@ -32,7 +34,8 @@ from spanbert_tf.files.tables import (
     is_json_lines,
     open_known_table,
 )
-from spanbert_tf.text.sentences import Language, sentence_splitter
+from spanbert_tf.text.languages import Language
+from spanbert_tf.text.sentences import find_sentence_starts
 
 READ_SIZE = 2**20  # bytes
 _BYTE_ORDER_MARK = "\ufeff"
@@ -203,18 +206,17 @@ def split_sentences(paragraphs: Sequence[str], language: Language) -> tuple[list
 
     Args:
         paragraphs: texts without line ends.
-        language: one of `spanbert_tf.text.sentences.LANGUAGES`.
+        language: one of `spanbert_tf.text.languages.LANGUAGES`.
 
     Returns:
         The sentences of all paragraphs, and the number of sentences of each paragraph. The
         concatenated sentences of a paragraph are the paragraph, character for character.
     """
-    find_starts = sentence_splitter(language).find_starts
-    sentences: list[str] = []
-    counts: list[int] = []
-    for paragraph in paragraphs:
-        starts = find_starts(paragraph)
-        borders = itertools.pairwise([*starts, len(paragraph)])
-        sentences += [paragraph[start:end] for start, end in borders]
-        counts.append(len(starts))
-    return sentences, counts
+    text = "\n".join(paragraphs)
+    starts = find_sentence_starts(text, language)
+    sentences = []
+    for start, end in itertools.pairwise([*starts, len(text)]):
+        sentences.append(text[start:end].removesuffix("\n"))
+    ends_of_paragraphs = np.cumsum([len(paragraph) + 1 for paragraph in paragraphs])
+    counts = np.diff(np.searchsorted(starts, ends_of_paragraphs), prepend=0)
+    return sentences, counts.tolist()

@@ -27,7 +27,7 @@ from spanbert_tf.files.kinds import (
 from spanbert_tf.files.output import OutputKind
 from spanbert_tf.files.paths import check_mounted
 from spanbert_tf.files.text_files import parse_json
-from spanbert_tf.text.sentences import Language
+from spanbert_tf.text.languages import Language
 from spanbert_tf.text.vocabulary import TextRules, load_vocabulary
 
 DATASET_INFO_FILE = info_file(PRETRAINING_RECORDS)

@@ -16,7 +16,7 @@ from keras_hub.src.utils.tensor_utils import preprocessing_function
 
 from spanbert_tf.models.keras_hub_presets import LoadsPresets
 from spanbert_tf.models.span_bert_backbone import SpanBertBackbone
-from spanbert_tf.text.sentences import DEFAULT_LANGUAGE
+from spanbert_tf.text.languages import DEFAULT_LANGUAGE
 from spanbert_tf.text.tokenization import WordPieceTokenizer
 from spanbert_tf.text.vocabulary import (
     CONTINUATION_PREFIX,

@@ -20,7 +20,7 @@ from spanbert_tf.pretraining.model import compiled_pretrainer
 from spanbert_tf.studies.compiled_step import undrawn
 from spanbert_tf.tasks.table import load_task
 from spanbert_tf.tasks.task import Task
-from spanbert_tf.text.sentences import DEFAULT_LANGUAGE
+from spanbert_tf.text.languages import DEFAULT_LANGUAGE
 from spanbert_tf.text.vocabulary import SPECIAL_TOKENS
 from spanbert_tf.training.configured_optimizer import compile_task, train_new_pooler
 from spanbert_tf.training.run_directory import AnyConfig

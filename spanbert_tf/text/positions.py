@@ -13,7 +13,8 @@ from typing import NamedTuple
 import numpy as np
 import tensorflow as tf
 
-from spanbert_tf.text.sentences import Language, find_sentence_starts, sentence_splitter
+from spanbert_tf.text.languages import Language
+from spanbert_tf.text.sentences import find_sentence_starts, sentence_splitter
 
 # What may stand before a word, and what closes a sentence after its mark.
 _BEFORE_WORD = r"(?:^|[\s\"`({\[:;&#*@)}\]-])"

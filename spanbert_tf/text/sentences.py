@@ -10,13 +10,13 @@ import itertools
 import json
 import pathlib
 import re
-from collections.abc import Iterator
-from typing import Literal, get_args
+import string
+from collections.abc import Iterable
+from typing import NamedTuple
 
-# The codes of `--language`; each has a file `punkt_<code>.json` beside this one.
-Language = Literal["en"]
-LANGUAGES: tuple[Language, ...] = get_args(Language)
-DEFAULT_LANGUAGE: Language = "en"
+import numpy as np
+
+from spanbert_tf.text.languages import Language
 
 _SENTENCE_ENDS = frozenset(".?!")
 # What ends a word, and what a word does not begin with; escaped for a set of a regular expression.
@@ -24,11 +24,6 @@ _AFTER_WORD = r"""?!)";}\]*:@'({\[\u2018\u2019\u201c\u201d\xab\xbb"""
 _NOT_FIRST = r"""("`{\[:;&#*@)}\]\-,"""
 _CLOSING = frozenset("\"')]}\u2018\u2019\u201c\u201d\xab\xbb")
 _INSIDE_SENTENCE = frozenset(";:,.!?")  # no sentence begins with these
-# Where a sentence may end: what comes next is in a word of its own. White space is matched, too, so
-# that a match ends where the next sentence would begin.
-_BEFORE_TOKEN = rf"(?:\s++(?=\S)|(?=[{_AFTER_WORD}]))"
-_CANDIDATE = re.compile(rf"[.?!]{_BEFORE_TOKEN}")
-_FULL_STOP = re.compile(rf"\.{_BEFORE_TOKEN}")  # which is found ten times as fast as any of three
 _SEVERAL_MARKS = r"--+|\.\.+|(?:\.\s){2,}\."
 _WORD_END = rf"[{_AFTER_WORD}]|{_SEVERAL_MARKS}|,(?:\Z|\s|[{_AFTER_WORD}]|{_SEVERAL_MARKS})"
 _TOKEN = re.compile(rf"{_SEVERAL_MARKS}|(?:[^\s{_NOT_FIRST}](?:(?!{_WORD_END})\S)*)|\S")
@@ -36,10 +31,8 @@ _CLOSING_MARKS = re.compile(rf"[{re.escape(''.join(sorted(_CLOSING)))}]++(?:\s++
 _NUMBER = re.compile(r"-?[.,]?\d[\d,.-]*")
 _NUMBER_TYPE = "##number##"
 _INITIAL = re.compile(r"[^\W\d]\.")
-_LETTERS_AT_END = re.compile(r"(?<![^\W\d_])[^\W\d_]{2,}+\Z")
 _WHITE_SPACE = re.compile(r"\s")
-# All white space of ASCII counts as a space. A paragraph has no line ends.
-_OTHER_SPACES = "\t\n\r\v\f"
+_NO_SPACE = re.compile(r"\S")
 # Which forms of a word occurred in the text that the parameters were learned from: a sum of these.
 _UPPER_CASE_INSIDE = 4  # inside of a sentence, with an upper-case first letter
 _UPPER_CASE = 2 + 4 + 8  # at the start of a sentence, inside of one, or where that is unknown
@@ -48,6 +41,14 @@ _LOWER_CASE = 16 + 32 + 64
 _NEVER = 0
 _MOST_REMEMBERED = 2**16  # words, and contexts
 _LONGEST_REMEMBERED = 64  # characters
+
+# What a character is: a sum of these.
+_IS_SPACE = 1
+_IS_CLOSING = 2
+_IS_AFTER_WORD = 4  # ends a word, as white space does
+_LAST_SPECIAL = 0x3000  # a wide space, the last character that is any of these
+_LINE_END = ord("\n")
+_OTHER_LETTER = 27
 
 
 class PunktSplitter:
@@ -72,74 +73,73 @@ class PunktSplitter:
         self.sentence_starters = sentence_starters
         self.orthographic_contexts = orthographic_contexts
         self._begins_collocation = frozenset(first for first, _ in collocations)
-        undecided = map(_LETTERS_AT_END.search, abbreviations | self._begins_collocation)
-        self._undecided_letters = frozenset(letters[0] for letters in undecided if letters)
+        self._plain_endings = _find_plain_endings(abbreviations | self._begins_collocation)
         remember = functools.lru_cache(maxsize=_MOST_REMEMBERED)
         self._is_certain_end = remember(self._find_certain_end)
         self._has_end = remember(self._find_end_in)
 
-    def find_starts(self, paragraph: str) -> list[int]:
-        """Finds where the sentences of a paragraph begin.
+    def find_starts(self, text: str) -> list[int]:
+        """Finds where the sentences of a text begin.
 
-        The time is linear in the length of the paragraph, whatever is in it.
+        All lines are searched at once, with arrays of the text's characters. The time is linear in
+        the length of the text, whatever is in it.
 
         Args:
-            paragraph: a text; a line end in it is white space.
+            text: any; a line end ends a sentence.
 
         Returns:
-            The first character of each sentence, ascending; the first is 0. White space belongs to
-            the sentence before it. An empty paragraph has no sentences.
+            The first character of each sentence, ascending. White space belongs to the sentence
+            before it. Empty lines have no sentences.
         """
-        if not paragraph:
-            return []
-        text = paragraph
-        for character in _OTHER_SPACES:
-            if character in text:  # a test of each is ten times as fast as `translate`
-                text = text.replace(character, " ")
-        ends = self._find_ends(text)
-        if not ends:
-            return [0]
-        text_end = len(text.rstrip())
-        limits = [end for end, _ in ends[1:]]
-        limits.append(text_end)
-        starts = [0]
-        for (_, start), limit in zip(ends, limits, strict=True):
-            if text[start] in _CLOSING:  # which belongs to the sentence before it
-                marks = _CLOSING_MARKS.match(text, start, limit)
-                start = marks.end() if marks else start
-            starts.append(start)
-        if starts[-1] >= text_end:  # the last one had nothing else
-            starts.pop()
-        return starts
+        codes = np.frombuffer(f"{text}\n".encode("utf-32-le", "surrogatepass"), "<u4")
+        line_ends = np.flatnonzero(codes == _LINE_END)
+        line_starts = np.append(0, line_ends[:-1] + 1)
+        starts = line_starts[line_starts < line_ends]
+        candidates = _find_candidates(text, codes, line_starts, line_ends)
+        if len(candidates.places):
+            ends = candidates.select(self._are_ends(text, codes, candidates))
+            text_ends = _find_text_ends(text, codes, line_starts, line_ends)
+            starts = np.sort(np.append(starts, _starts_after(text, codes, text_ends, ends)))
+        return starts.tolist()
 
-    def _find_ends(self, text: str) -> list[tuple[int, int]]:
-        """The place after each final mark of a sentence, and where the next token begins."""
-        ends = []
-        for word_start, candidate in _candidates(text):
-            place, next_start = candidate.span()
-            if (
-                text[place] != "."
-                or (
-                    place - word_start <= _LONGEST_REMEMBERED
-                    and self._is_certain_end(text[word_start:place])
-                )
-                or self._ends_in_context(text, word_start, candidate)
-            ):
-                ends.append((place + 1, next_start))
-        return ends
+    def _are_ends(self, text: str, codes: np.ndarray, candidates: "_Candidates") -> np.ndarray:
+        """Whether a sentence ends at each candidate, bool [C]."""
+        is_end = codes[candidates.places] != ord(".")
+        is_end |= self._plain_endings[
+            _letter_numbers(codes[candidates.places - 3]),
+            _letter_numbers(codes[candidates.places - 2]),
+            _letter_numbers(codes[candidates.places - 1]),
+        ]
+        undecided = np.flatnonzero(~is_end)
+        columns = [column.tolist() for column in candidates.select(undecided)]
+        is_end[undecided] = [self._ends_at(text, *each) for each in zip(*columns, strict=True)]
+        return is_end
 
-    def _ends_in_context(self, text: str, word_start: int, candidate: re.Match[str]) -> bool:
-        """Whether a sentence ends at a candidate; what comes next is looked at, too."""
-        context = text[word_start : _context_end(text, candidate)]
+    def _ends_at(self, text: str, word_start: int, place: int, next_start: int) -> bool:
+        """Whether a sentence ends at a full stop.
+
+        Args:
+            text: the text.
+            word_start: where the word before the full stop begins.
+            place: where the full stop is.
+            next_start: where the next token begins.
+        """
+        if place - word_start <= _LONGEST_REMEMBERED and self._is_certain_end(
+            text[word_start:place]
+        ):
+            return True
+        if next_start == place + 1:
+            context_end = next_start + 1  # one mark
+        else:
+            space = _WHITE_SPACE.search(text, next_start)
+            context_end = space.start() if space else len(text)
+        context = text[word_start:context_end]
         if len(context) > _LONGEST_REMEMBERED:
             return self._find_end_in(context)
         return self._has_end(context)
 
     def _find_certain_end(self, word: str) -> bool:
         """Whether a sentence ends at the full stop after a word, whatever comes next."""
-        letters = _LETTERS_AT_END.search(word)
-        if letters is not None and letters[0].lower() not in self._undecided_letters:
-            return True
         if _WHITE_SPACE.search(word):  # not ASCII's; the full stop may be part of `. . .`
             return False
         tokens = _TOKEN.findall(f"{word}.")
@@ -205,33 +205,150 @@ class PunktSplitter:
         return None
 
 
-def _candidates(text: str) -> Iterator[tuple[int, re.Match[str]]]:
-    """Where a sentence may end, and where the word of that mark begins.
+class _Candidates(NamedTuple):
+    """Final marks at which a sentence may end: what comes next is in a word of its own.
 
-    Of several marks in one word, such as those of `"Stop!!"`, the last one counts.
+    C candidates in ascending order.
+
+    Attributes:
+        word_starts: int [C], where the word before each mark begins.
+        places: int [C], where the marks are.
+        next_starts: int [C], where the tokens after them begin.
     """
-    candidate: re.Match[str] | None = None
-    place = 0
-    word_start = 0
-    mark = _CANDIDATE if "?" in text or "!" in text else _FULL_STOP
-    for following in mark.finditer(text):
-        space = text.rfind(" ", place + 1, following.start())
-        next_word_start = space + 1 if space >= 0 else word_start
-        if candidate is not None and next_word_start >= place:
-            yield word_start, candidate
-        candidate = following
-        place = following.start()
-        word_start = next_word_start
-    if candidate is not None:
-        yield word_start, candidate
+
+    word_starts: np.ndarray
+    places: np.ndarray
+    next_starts: np.ndarray
+
+    def select(self, chosen: np.ndarray) -> "_Candidates":
+        """Returns some of the candidates, by their indices or by bool [C]."""
+        return _Candidates(*(column[chosen] for column in self))
 
 
-def _context_end(text: str, candidate: re.Match[str]) -> int:
-    """Where what comes after a candidate ends: one mark, or all up to the next white space."""
-    if candidate.end() == candidate.start() + 1:
-        return candidate.end() + 1
-    space = _WHITE_SPACE.search(text, candidate.end())
-    return space.start() if space else len(text)
+def _find_candidates(
+    text: str, codes: np.ndarray, line_starts: np.ndarray, line_ends: np.ndarray
+) -> _Candidates:
+    """Finds the candidates of a text.
+
+    Args:
+        text: the text.
+        codes: int [characters + 1], its characters and a line end.
+        line_starts: where the lines begin.
+        line_ends: where they end.
+    """
+    places = np.flatnonzero((codes == ord(".")) | (codes == ord("?")) | (codes == ord("!")))
+    following = codes[places + 1]
+    may_follow = _has_kind(following, _IS_SPACE | _IS_AFTER_WORD) & (following != _LINE_END)
+    places = places[may_follow]
+    has_space = _has_kind(following[may_follow], _IS_SPACE)
+    next_starts = places + 1 + has_space
+    for index in np.flatnonzero(has_space & _has_kind(codes[next_starts], _IS_SPACE)).tolist():
+        token = _NO_SPACE.search(text, int(next_starts[index]))
+        next_starts[index] = token.start() if token else len(text)
+    is_in_line = next_starts < line_ends[np.searchsorted(line_ends, places)]
+    places = places[is_in_line]
+    next_starts = next_starts[is_in_line]
+
+    # Words end with white space of ASCII. At the start of a line it belongs to the first word, as
+    # in NLTK.
+    is_space = (codes == ord(" ")) | ((codes >= ord("\t")) & (codes <= ord("\r")))
+    is_space[line_starts] = line_starts == line_ends
+    spaces = np.append(-1, np.flatnonzero(is_space))
+    word_starts = spaces[np.searchsorted(spaces, places) - 1] + 1
+    # Of several marks in one word, such as those of `"Stop!!"`, the last one counts.
+    is_last = np.append(word_starts[1:] >= places[:-1], True)[: len(places)]
+    return _Candidates(word_starts, places, next_starts).select(is_last)
+
+
+def _find_text_ends(
+    text: str, codes: np.ndarray, line_starts: np.ndarray, line_ends: np.ndarray
+) -> np.ndarray:
+    """Where the text of each line ends, without the white space behind it."""
+    text_ends = line_ends.copy()
+    has_space = _has_kind(codes[line_ends - 1], _IS_SPACE) & (line_starts < line_ends)
+    for line in np.flatnonzero(has_space).tolist():
+        start = int(line_starts[line])
+        text_ends[line] = start + len(text[start : line_ends[line]].rstrip())
+    return text_ends
+
+
+def _starts_after(
+    text: str, codes: np.ndarray, text_ends: np.ndarray, ends: _Candidates
+) -> np.ndarray:
+    """Where the next sentences begin.
+
+    Args:
+        text: the text.
+        codes: int [characters + 1], its characters and a line end.
+        text_ends: where the text of each line ends.
+        ends: the candidates at which sentences end.
+    """
+    starts = ends.next_starts.copy()
+    # The sentences after the last ends of lines end with the text of those lines.
+    last = text_ends[np.searchsorted(text_ends, ends.places)]
+    limits = np.minimum(last, np.append(ends.places[1:] + 1, len(text)))
+    for index in np.flatnonzero(_has_kind(codes[starts], _IS_CLOSING)).tolist():
+        # These marks belong to the sentence before them.
+        marks = _CLOSING_MARKS.match(text, int(starts[index]), int(limits[index]))
+        if marks:
+            starts[index] = marks.end()
+    return starts[starts < last]  # otherwise the sentence would have nothing else
+
+
+def _has_kind(codes: np.ndarray, kind: int) -> np.ndarray:
+    """Whether characters are of a kind, bool."""
+    return (_kinds_of_characters().take(codes, mode="clip") & kind) != 0
+
+
+@functools.cache
+def _kinds_of_characters() -> np.ndarray:
+    """What each character is up to `_LAST_SPECIAL`, and then 0, which stands for all others."""
+    patterns = {
+        _IS_SPACE: r"\s",
+        _IS_CLOSING: rf"[{re.escape(''.join(_CLOSING))}]",
+        _IS_AFTER_WORD: rf"[{_AFTER_WORD}]",
+    }
+    characters = "".join(map(chr, range(_LAST_SPECIAL + 1)))
+    kinds = np.zeros(len(characters) + 1, np.uint8)
+    for kind, pattern in patterns.items():
+        for found in re.finditer(pattern, characters):
+            kinds[found.start()] |= kind
+    return kinds
+
+
+def _letter_numbers(codes: np.ndarray) -> np.ndarray:
+    """The numbers of letters of ASCII from 1, whatever their case; others are `_OTHER_LETTER`.
+
+    0 stands for characters that are no letters.
+    """
+    return _numbers_of_letters().take(codes, mode="clip")
+
+
+@functools.cache
+def _numbers_of_letters() -> np.ndarray:
+    """The number of each character of ASCII, and `_OTHER_LETTER` for all others."""
+    numbers = np.zeros(129, np.uint8)
+    numbers[128] = _OTHER_LETTER
+    for number, letter in enumerate(string.ascii_lowercase, start=1):
+        numbers[[ord(letter), ord(letter.upper())]] = number
+    return numbers
+
+
+def _find_plain_endings(undecided: Iterable[str]) -> np.ndarray:
+    """Which words end a sentence before a full stop, whatever comes next, by their last letters.
+
+    Args:
+        undecided: words that do not.
+
+    Returns:
+        bool by the numbers of the last three letters. The first one may be no letter.
+    """
+    is_plain = np.ones((_OTHER_LETTER + 1,) * 3, bool)
+    is_plain[:, 0] = is_plain[:, :, 0] = False
+    is_plain[_OTHER_LETTER] = is_plain[:, _OTHER_LETTER] = is_plain[:, :, _OTHER_LETTER] = False
+    for word in undecided:
+        is_plain[tuple(_letter_numbers(np.array(list(map(ord, f"{word:>3}"[-3:])))))] = False
+    return is_plain
 
 
 def _word_type(token: str) -> str:
@@ -265,19 +382,6 @@ def sentence_splitter(language: Language) -> PunktSplitter:
     )
 
 
-def check_language(language: str) -> Language:
-    """Returns a language, unless there is no rule for its sentences.
-
-    Raises:
-        ValueError: its code is none of `LANGUAGES`; names those.
-    """
-    if language not in LANGUAGES:
-        raise ValueError(
-            f"language {language}: has no rule for sentences; give {' or '.join(LANGUAGES)}"
-        )
-    return language
-
-
 def find_sentence_starts(text: str, language: Language) -> list[int]:
     """Finds where the sentences of a text of any number of lines begin.
 
@@ -288,10 +392,4 @@ def find_sentence_starts(text: str, language: Language) -> list[int]:
     Returns:
         The first character of each sentence, ascending. Empty lines have none.
     """
-    splitter = sentence_splitter(language)
-    starts = []
-    line_start = 0
-    for line in text.split("\n"):
-        starts += [line_start + start for start in splitter.find_starts(line)]
-        line_start += len(line) + 1
-    return starts
+    return sentence_splitter(language).find_starts(text)

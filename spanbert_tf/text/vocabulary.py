@@ -8,7 +8,7 @@ from typing import Literal, NamedTuple
 
 from spanbert_tf.errors import BadInputError, MismatchError
 from spanbert_tf.files.contents import refuse_device
-from spanbert_tf.text.sentences import DEFAULT_LANGUAGE, Language, check_language
+from spanbert_tf.text.languages import DEFAULT_LANGUAGE, Language, check_language
 
 PAD_TOKEN, UNKNOWN_TOKEN = "[PAD]", "[UNK]"
 START_TOKEN, END_TOKEN, MASK_TOKEN = "[CLS]", "[SEP]", "[MASK]"

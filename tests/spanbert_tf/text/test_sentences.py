@@ -10,14 +10,8 @@ import pytest
 from hypothesis import strategies as st
 from nltk.tokenize.punkt import PunktParameters, PunktSentenceTokenizer, PunktTokenizer
 
-from spanbert_tf.text.sentences import (
-    DEFAULT_LANGUAGE,
-    LANGUAGES,
-    PunktSplitter,
-    check_language,
-    find_sentence_starts,
-    sentence_splitter,
-)
+from spanbert_tf.text.languages import DEFAULT_LANGUAGE, LANGUAGES, check_language
+from spanbert_tf.text.sentences import PunktSplitter, find_sentence_starts, sentence_splitter
 
 WORDS = ["Mr", "mr", "U.S", "x-mr", "Ph.D", "J", "b", "Smith", "The", "the", "He", "said", "etc"]
 WORDS += ["1", "2.5", "-3", "No", "é", "É", "ß", "中", "edelman", "I", "_"]
@@ -58,6 +52,18 @@ def starts_of_punkt(punkt, paragraph):
 @hypothesis.example("'“Stop!!” he said.) --J. Bach. No. 5. 1. The end.")
 def test_sentences_are_those_of_punkt(splitter, punkt, paragraph):
     assert splitter.find_starts(paragraph) == starts_of_punkt(punkt, paragraph)
+
+
+@hypothesis.settings(max_examples=300)
+@hypothesis.given(st.lists(st.lists(FRAGMENTS, max_size=6).map("".join), max_size=6))
+@hypothesis.example([" .)?", "", " A. B. ", ".", "Mr.", "Smith."])
+def test_lines_are_paragraphs(splitter, punkt, lines):
+    expected = []
+    first = 0
+    for line in lines:
+        expected += [first + start for start in starts_of_punkt(punkt, line)]
+        first += len(line) + 1
+    assert splitter.find_starts("\n".join(lines)) == expected
 
 
 @pytest.mark.parametrize(
