@@ -62,7 +62,7 @@ def spill_part(
     """
     reader = read_part(part, job.options.document_separator, job.options.text_columns)
     documents = number_documents(reader)
-    counts = {"files": int(part.start == 0)}
+    counts = {"files": int(part.first_document == 0)}
     if job.deduplicate is not None:
         duplicates = read_duplicates(job, part_number, num_ranges)
         documents = without_duplicates(reader, job.deduplicate, duplicates.tolist())

@@ -122,8 +122,8 @@ def write_pretraining_records(
             the order of files; see `data_prep.text.duplicates`.
         num_shards: number of files of the training split. By default one for each 32 MB of text,
             where a byte of a compressed file counts as three. A shard is sorted in memory.
-        num_processes: number of processes on this machine. Large files of JSON lines and of
-            WikiExtractor's text are shared by them.
+        num_processes: number of processes on this machine. Large files of JSON lines,
+            WikiExtractor's text and Parquet are shared by them.
         beam_arguments: options for a runner of Beam, such as `--runner=dask`.
         overwrite: whether earlier records at `output` may be replaced.
 
@@ -309,11 +309,17 @@ def _cut_files(files: Sequence[InputFile], call: Call, *, is_shared: bool) -> li
     """
     scanned = {}
     to_scan: list[tuple] = []
+    cut_by_rows = {}
     whole = []
     for file in files:
         if file.size <= cutting.RANGE_BYTES:
             continue
         text_format = find_format(file.path)
+        if text_format == "parquet":
+            cut_by_rows[file] = cutting.cut_parquet(file)
+            if len(cut_by_rows[file]) == 1:
+                whole.append(file)
+            continue
         if text_format not in ("wikipedia", "json_lines"):
             whole.append(file)
             continue
@@ -324,7 +330,8 @@ def _cut_files(files: Sequence[InputFile], call: Call, *, is_shared: bool) -> li
         largest = max(whole, key=lambda file: file.size)
         print_line(
             f"{largest.path}: one process reads all of it ({len(whole):,} such files): only JSON "
-            "lines and WikiExtractor's text that are not compressed are shared"
+            "lines and WikiExtractor's text that are not compressed are shared, and Parquet of "
+            "several row groups"
         )
     scans = call(scan_file, "ranges", to_scan) if to_scan else []
     parts = []
@@ -332,6 +339,8 @@ def _cut_files(files: Sequence[InputFile], call: Call, *, is_shared: bool) -> li
         if file in scanned:
             first = scanned[file]
             parts += cutting.cut_file(file, scans[first : first + len(cutting.ranges_of(file))])
+        elif file in cut_by_rows:
+            parts += cut_by_rows[file]
         else:
             parts.append(FilePart(file))
     return parts

@@ -32,6 +32,7 @@ from spanbert_tf.files.tables import (
     Table,
     find_dialect,
     is_json_lines,
+    is_parquet,
     open_known_table,
 )
 from spanbert_tf.text.languages import Language
@@ -42,7 +43,7 @@ _BYTE_ORDER_MARK = "\ufeff"
 _WIKIPEDIA_START = re.compile(r"\s*<doc [^\n]*>")
 
 
-TextFormat = Literal["wikipedia", "json_lines", "compressed", "other"]
+TextFormat = Literal["wikipedia", "json_lines", "parquet", "compressed", "other"]
 
 
 class DocumentReader:
@@ -56,6 +57,7 @@ class DocumentReader:
         start: the first byte to read, at which a document begins.
         stop: the byte after the last document to read; `None` for the end of the file.
         lines_before: lines of the file before `start`, for errors.
+        row_range: of Parquet, the rows to read, counted from 0; `None` for all.
 
     Attributes:
         path: the path.
@@ -70,12 +72,14 @@ class DocumentReader:
         start: int = 0,
         stop: int | None = None,
         lines_before: int = 0,
+        row_range: range | None = None,
     ) -> None:
         self.path = path
         self._separator = document_separator
         self._start = start
         self._stop = stop
         self._lines_before = lines_before
+        self._row_range = row_range
         self._lines_read = lines_before
         self._text_columns = text_columns
         self._parser = RowParser(text_columns)
@@ -117,7 +121,9 @@ class DocumentReader:
         head = content.peek(1)
         if not head:
             raise BadInputError(f"{self.path}: is empty; remove it from the input")
-        self._table = open_known_table(content, self.path, file, self._lines_before)
+        self._table = open_known_table(
+            content, self.path, file, self._lines_before, self._row_range
+        )
         if self._table is None:
             is_compressed = content.compression is not None
             refuse_known_binary(self.path, head[:HEAD_SIZE], unpacked=is_compressed)
@@ -137,7 +143,7 @@ class DocumentReader:
         if not self._text_columns:
             self._table.advice = COLUMN_ADVICE
         rows = self._table.rows(self._parser.columns, self._parser.optional)
-        is_part = self._start > 0 or self._stop is not None
+        is_part = self._start > 0 or self._stop is not None or self._row_range is not None
         return self._parser.parts(rows, needs_text=not is_part)
 
     def _blocks(self, content: UnpackedFile) -> Iterator[str]:
@@ -190,6 +196,8 @@ def find_format(path: str) -> TextFormat:
         return "wikipedia"
     if is_json_lines(head):
         return "json_lines"
+    if is_parquet(head):
+        return "parquet"
     return "other"
 
 

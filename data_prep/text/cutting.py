@@ -3,7 +3,8 @@
 A first pass counts the documents of equal ranges of bytes (`scan_range`), since record ids depend
 on the number of a document in its file. The parts (`cut_file`) begin at documents whose numbers
 are multiples of `GROUP`; up to there pairs balance their labels. So neither the ranges nor the
-number of processes changes a record.
+number of processes changes a record. Parquet says itself how many rows its row groups have
+(`cut_parquet`).
 """
 
 import itertools
@@ -15,6 +16,7 @@ from data_prep.text.corpus import READ_SIZE, DocumentReader, TextFormat
 from data_prep.text.formats import WIKIPEDIA_TAG
 from data_prep.text.storage import InputFile, open_to_read
 from spanbert_tf.errors import BadInputError
+from spanbert_tf.files.tables import find_row_groups
 
 RANGE_BYTES = 16 * 2**20
 GROUP = 64  # documents
@@ -32,6 +34,8 @@ class FilePart(NamedTuple):
         stop: the byte after it; `None` for the end of the file.
         first_document: the number of its first document in the file.
         lines_before: line ends of the file before the part.
+        row_range: of Parquet, its rows, counted from 0; `None` for all. Its bytes are about those
+            of the row groups.
     """
 
     file: InputFile
@@ -39,6 +43,7 @@ class FilePart(NamedTuple):
     stop: int | None = None
     first_document: int = 0
     lines_before: int = 0
+    row_range: range | None = None
 
     @property
     def size(self) -> int:
@@ -51,6 +56,10 @@ def read_part(
     part: FilePart, document_separator: str | None = None, text_columns: Sequence[str] = ()
 ) -> DocumentReader:
     """Returns a reader of the documents of a part."""
+    if part.row_range is not None:
+        return DocumentReader(
+            part.file.path, document_separator, text_columns, row_range=part.row_range
+        )
     return DocumentReader(
         part.file.path,
         document_separator,
@@ -203,6 +212,40 @@ class _WikipediaStarts:
             before = tag.start()
             yield byte, line, self._is_outside
             self._is_outside = False
+
+
+def cut_parquet(file: InputFile) -> list[FilePart]:
+    """Cuts a Parquet file into parts of about `RANGE_BYTES` or more.
+
+    A part ends in another row group than it begins in, so that few rows are decoded twice.
+
+    Args:
+        file: the file.
+
+    Raises:
+        BadInputError: the file cannot be read.
+    """
+    try:
+        with open_to_read(file.path) as content:
+            row_groups = find_row_groups(file.path, content)
+    except OSError as error:
+        raise BadInputError(f"{file.path}: cannot be read ({error})") from error
+    parts = []
+    first_row = 0
+    first_byte = 0
+    row = 0
+    byte = 0
+    for num_rows, num_bytes in row_groups:
+        cut = -(-row // GROUP) * GROUP
+        if byte - first_byte >= RANGE_BYTES and row <= cut < row + num_rows:
+            row_range = range(first_row, cut)
+            parts.append(FilePart(file, first_byte, byte, first_row, row_range=row_range))
+            first_row = cut
+            first_byte = byte
+        row += num_rows
+        byte += num_bytes
+    parts.append(FilePart(file, first_byte, None, first_row, row_range=range(first_row, row)))
+    return parts
 
 
 def cut_file(file: InputFile, scans: Sequence[RangeScan]) -> list[FilePart]:

@@ -190,7 +190,11 @@ def open_table_of(
 
 
 def open_known_table(
-    content: UnpackedFile, path: str, file: BinaryIO, lines_before: int = 0
+    content: UnpackedFile,
+    path: str,
+    file: BinaryIO,
+    lines_before: int = 0,
+    row_range: range | None = None,
 ) -> Table | None:
     """Opens Parquet, Arrow, JSON lines or a JSON array; other files give `None`.
 
@@ -199,6 +203,7 @@ def open_known_table(
         path: path of the file, for errors.
         file: the file itself, in which Parquet is searched.
         lines_before: lines of the file before the content, if this is a part of JSON lines.
+        row_range: of Parquet, the rows to read, counted from 0; `None` for all.
 
     Raises:
         BadInputError: the file is damaged, or is Parquet and compressed as a whole.
@@ -207,7 +212,9 @@ def open_known_table(
     if head.startswith((_PARQUET, _ARROW_FILE)):
         if content.compression is not None or not file.seekable():
             return None  # it needs a file in which it can be searched: it is refused by its name
-        return _ParquetTable(path, file) if head.startswith(_PARQUET) else _ArrowFile(path, file)
+        if head.startswith(_PARQUET):
+            return _ParquetTable(path, file, row_range)
+        return _ArrowFile(path, file)
     if head.startswith(_ARROW_STREAM):
         return _ArrowStream(path, content)
     if is_json_lines(head):
@@ -220,6 +227,20 @@ def open_known_table(
             "with its text as `text`"
         )
     return None
+
+
+def is_parquet(head: bytes) -> bool:
+    """Whether a file that begins with `head` is Parquet."""
+    return head.startswith(_PARQUET)
+
+
+def find_row_groups(path: str, file: BinaryIO) -> list[tuple[int, int]]:
+    """The row groups of a Parquet file: the rows and the stored bytes of each.
+
+    Raises:
+        BadInputError: the file is damaged.
+    """
+    return _ParquetTable(path, file).row_groups()
 
 
 def is_json_lines(head: bytes) -> bool:
@@ -717,6 +738,7 @@ class _ArrowTable(Table):
     def __init__(self, path: str) -> None:
         super().__init__(path)
         self._num_bytes = 0
+        self._rows_before = 0  # rows of the file before the first one that is read
 
     @property
     def num_bytes(self) -> int:
@@ -724,15 +746,14 @@ class _ArrowTable(Table):
 
     @abc.abstractmethod
     def _batches(self, columns: list[str] | None) -> Iterator["pyarrow.RecordBatch"]:
-        """Yields the batches, with the given columns and maybe others."""
+        """Yields the batches, with the given columns and maybe others, and counts their bytes."""
 
     def rows(self, columns: Sequence[str] | None, optional: Sequence[str] = ()) -> Iterator[Row]:
         """Yields the rows. Numbers of classes become their names; -1, for no class, is `None`."""
         names = self._found(columns, optional)
         classes = _class_names(self.schema)
-        number = 0
+        number = self._rows_before
         for batch in self._batches(names):
-            self._num_bytes += batch.nbytes
             for start in range(0, batch.num_rows, _ROWS_AT_ONCE):
                 for values in self._as_python(batch.slice(start, _ROWS_AT_ONCE), number):
                     number += 1
@@ -766,6 +787,20 @@ class _ArrowTable(Table):
             batch = next(batches, None)
         if batch is not None and batch.nbytes > MOST_BYTES:
             _refuse_long_cells(batch, place)
+        return batch
+
+    def _selected(
+        self, batch: "pyarrow.RecordBatch", columns: list[str] | None
+    ) -> "pyarrow.RecordBatch":
+        """The columns of a batch that hold the given ones; counts their bytes."""
+        if columns is not None:
+            names = [
+                name
+                for name in batch.schema.names
+                if any(f"{wanted}.".startswith(f"{name}.") for wanted in columns)
+            ]
+            batch = batch.select(names)
+        self._num_bytes += batch.nbytes
         return batch
 
     def _as_python(self, batch: "pyarrow.RecordBatch", num_before: int) -> list[dict]:
@@ -872,9 +907,15 @@ def _named(value: Any, names: Sequence[str]) -> Any:
 
 
 class _ParquetTable(_ArrowTable):
-    """Parquet, one row group after another."""
+    """Parquet, one row group after another.
 
-    def __init__(self, path: str, file: BinaryIO) -> None:
+    Args:
+        path: path of the file, for errors.
+        file: the file.
+        row_range: the rows to read, counted from 0; `None` for all.
+    """
+
+    def __init__(self, path: str, file: BinaryIO, row_range: range | None = None) -> None:
         import pyarrow.parquet
 
         super().__init__(path)
@@ -883,22 +924,46 @@ class _ParquetTable(_ArrowTable):
         with _named_damage(path):
             self._file = pyarrow.parquet.ParquetFile(file, pre_buffer=False, buffer_size=READ_SIZE)
             self.schema = self._file.schema_arrow
+        self._rows = range(self._file.metadata.num_rows) if row_range is None else row_range
+        self._rows_before = self._rows.start
         self._num_rows_read = 0
 
     @property
     def position(self) -> int:
         return self._size * self._num_rows_read // max(self._file.metadata.num_rows, 1)
 
-    def _batches(self, columns: list[str] | None) -> Iterator["pyarrow.RecordBatch"]:
+    def row_groups(self) -> list[tuple[int, int]]:
+        """The rows and the stored bytes of each row group."""
+        found = []
         for group in range(self._file.metadata.num_row_groups):
-            first = self._num_rows_read + 1
-            last = self._num_rows_read + self._file.metadata.row_group(group).num_rows
-            place = f"row group {group + 1} (rows {first:,} to {last:,})"
-            size = self._batch_size(group, columns)
-            batches = self._file.iter_batches(size, [group], columns, use_threads=False)
-            while (batch := self._next(batches, place)) is not None:
-                self._num_rows_read += batch.num_rows
-                yield batch
+            stored = self._file.metadata.row_group(group)
+            columns = map(stored.column, range(stored.num_columns))
+            found.append((stored.num_rows, sum(each.total_compressed_size for each in columns)))
+        return found
+
+    def _batches(self, columns: list[str] | None) -> Iterator["pyarrow.RecordBatch"]:
+        first = 0
+        for group in range(self._file.metadata.num_row_groups):
+            stop = first + self._file.metadata.row_group(group).num_rows
+            if first < self._rows.stop and self._rows.start < stop:
+                yield from self._batches_of_group(group, first, stop, columns)
+            first = stop
+
+    def _batches_of_group(
+        self, group: int, first: int, stop: int, columns: list[str] | None
+    ) -> Iterator["pyarrow.RecordBatch"]:
+        """Yields those rows of a row group, which has the rows from `first` on, that are read."""
+        place = f"row group {group + 1} (rows {first + 1:,} to {stop:,})"
+        size = self._batch_size(group, columns)
+        batches = self._file.iter_batches(size, [group], columns, use_threads=False)
+        while first < self._rows.stop and (batch := self._next(batches, place)) is not None:
+            if self._rows.start <= first:  # so that a batch that two parts share is counted once
+                self._num_bytes += batch.nbytes
+            skipped = max(self._rows.start - first, 0)
+            chosen = batch.slice(skipped, max(self._rows.stop - first - skipped, 0))
+            self._num_rows_read += chosen.num_rows
+            first += batch.num_rows
+            yield chosen
 
     def _batch_size(self, group: int, columns: list[str] | None) -> int:
         """The number of rows that have about `_BATCH_BYTES`."""
@@ -935,7 +1000,7 @@ class _ArrowFile(_ArrowTable):
         batches = map(self._file.get_batch, range(self._file.num_record_batches))
         while (batch := self._next(batches, f"batch {self._num_batches_read + 1}")) is not None:
             self._num_batches_read += 1
-            yield _selected(batch, columns)
+            yield self._selected(batch, columns)
 
 
 class _ArrowStream(_ArrowTable):
@@ -958,16 +1023,4 @@ class _ArrowStream(_ArrowTable):
         number = 1
         while (batch := self._next(self._stream, f"batch {number}")) is not None:
             number += 1
-            yield _selected(batch, columns)
-
-
-def _selected(batch: "pyarrow.RecordBatch", columns: list[str] | None) -> "pyarrow.RecordBatch":
-    """The columns of a batch that hold the given ones."""
-    if columns is None:
-        return batch
-    names = [
-        name
-        for name in batch.schema.names
-        if any(f"{wanted}.".startswith(f"{name}.") for wanted in columns)
-    ]
-    return batch.select(names)
+            yield self._selected(batch, columns)

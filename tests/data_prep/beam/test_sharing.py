@@ -5,6 +5,8 @@ import json
 import pathlib
 import random
 
+import pyarrow
+import pyarrow.parquet
 import pytest
 from hypothesis import example, given, settings
 from hypothesis import strategies as st
@@ -12,7 +14,7 @@ from hypothesis import strategies as st
 from data_prep.beam.writing import write_pretraining_records
 from data_prep.text import cutting
 from data_prep.text.corpus import DocumentReader, find_format
-from data_prep.text.cutting import cut_file, ranges_of, read_part, scan_range
+from data_prep.text.cutting import cut_file, cut_parquet, ranges_of, read_part, scan_range
 from data_prep.text.storage import find_files
 from spanbert_tf.errors import BadInputError
 
@@ -22,6 +24,8 @@ OPTIONS = {"sequence_length": 64, "num_shards": 2, "validation_fraction": 0.1}
 def cut(path):
     (file,) = find_files(str(path))
     text_format = find_format(file.path)
+    if text_format == "parquet":
+        return cut_parquet(file)
     scans = [scan_range(file, text_format, *bounds) for bounds in ranges_of(file)]
     return cut_file(file, scans)
 
@@ -100,6 +104,41 @@ def test_parts_have_the_documents_of_the_whole(text, size, group, tmp_path_facto
         assert following.first_document % group == 0
 
 
+@pytest.mark.parametrize("size", [1, 300])
+@settings(max_examples=40, deadline=None)
+@given(
+    texts=st.lists(st.none() | st.text("ab\n", max_size=9), min_size=1, max_size=60),
+    group_sizes=st.lists(st.integers(0, 20), min_size=1, max_size=9),
+    group=st.sampled_from([1, 3, 7]),
+)
+def test_parts_of_parquet_have_the_rows_of_the_whole(
+    texts, group_sizes, group, size, tmp_path_factory
+):
+    path = tmp_path_factory.mktemp("text") / "text"
+    texts[0] = "first"  # a file without any text is refused
+    schema = pyarrow.schema({"text": pyarrow.string()})
+    with pyarrow.parquet.ParquetWriter(path, schema) as writer:
+        first = 0
+        for num_rows in [*group_sizes, len(texts)]:
+            table = pyarrow.table({"text": texts[first : first + num_rows]}, schema)
+            writer.write_table(table, row_group_size=max(num_rows, 1))
+            first += num_rows
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(cutting, "RANGE_BYTES", size)
+        patch.setattr(cutting, "GROUP", group)
+        parts = cut(path)
+    assert read(parts) == read_whole(path)
+    whole = DocumentReader(str(path))
+    readers = list(map(read_part, parts))
+    for reader in [whole, *readers]:
+        list(reader)
+    for name in ("bytes_read", "num_without_text"):
+        assert sum(getattr(reader, name) for reader in readers) == getattr(whole, name)
+    for part, following in itertools.pairwise(parts):
+        assert part.row_range.stop == following.row_range.start == following.first_document
+        assert following.first_document % group == 0
+
+
 def made_up_corpus(name, num_documents, source):
     """Short documents, some of them of one sentence, which disturb the balance of pairs."""
     lines = []
@@ -116,11 +155,21 @@ def made_up_corpus(name, num_documents, source):
     return "\n".join(lines) + "\n"
 
 
+def write_text(path, name):
+    """Writes a corpus of 400 documents."""
+    if name != "parquet":
+        path.write_text(made_up_corpus(name, 400, random.Random(2)))
+        return
+    lines = made_up_corpus("json_lines", 400, random.Random(2)).splitlines()
+    table = pyarrow.Table.from_pylist([json.loads(line) for line in lines])
+    pyarrow.parquet.write_table(table, path, row_group_size=50)
+
+
 @pytest.mark.parametrize("sequences", ["single", "pair"])
-@pytest.mark.parametrize("name", ["json_lines", "wikipedia"])
+@pytest.mark.parametrize("name", ["json_lines", "wikipedia", "parquet"])
 def test_cuts_do_not_change_the_records(name, sequences, letters_vocabulary, tmp_path, monkeypatch):
     text = tmp_path / "text"
-    text.write_text(made_up_corpus(name, 400, random.Random(2)))
+    write_text(text, name)
     others = OPTIONS | {"vocabulary": letters_vocabulary, "sequences": sequences}
     written = []
     for number, size in enumerate((2**24, 9_000, 300)):
@@ -176,6 +225,20 @@ def test_errors_name_the_place_in_the_whole_file(
     assert [path.name for path in tmp_path.iterdir()] == ["text"]
 
 
+def test_errors_in_a_part_of_parquet_name_the_row(letters_vocabulary, tmp_path, monkeypatch):
+    path = tmp_path / "text"
+    texts = [b"Some words."] * 400
+    texts[300] = b"\xff"
+    column = pyarrow.array(texts, pyarrow.binary()).view(pyarrow.string())
+    pyarrow.parquet.write_table(pyarrow.table({"text": column}), path, row_group_size=50)
+    monkeypatch.setattr(cutting, "RANGE_BYTES", 1)
+    assert len(cut(path)) > 3
+    with pytest.raises(BadInputError, match=f"^{path}: row 301: cannot be read as UTF-8 text"):
+        write_pretraining_records(
+            str(path), vocabulary=letters_vocabulary, output=str(tmp_path / "out"), **OPTIONS
+        )
+
+
 def test_files_that_cannot_be_cut_are_told(letters_vocabulary, tmp_path, monkeypatch, capsys):
     for name in ("a", "b"):
         (tmp_path / name).write_text("Some words. " * (10 if name == "a" else 20))
@@ -189,7 +252,7 @@ def test_files_that_cannot_be_cut_are_told(letters_vocabulary, tmp_path, monkeyp
     )
     assert capsys.readouterr().out.splitlines()[0] == (
         f"{tmp_path}/b: one process reads all of it (2 such files): only JSON lines and "
-        "WikiExtractor's text that are not compressed are shared"
+        "WikiExtractor's text that are not compressed are shared, and Parquet of several row groups"
     )
     assert pathlib.Path(tmp_path / "out").exists()
 
