@@ -160,7 +160,7 @@ def read_result(job: Job, items: str, number: int) -> Any | None:
 
 
 def prepare_to_go_on(job: Job) -> tuple[int, int]:
-    """Removes the unfinished files of a killed command.
+    """Removes the unfinished files of a command that was killed, or that found the disk full.
 
     Returns:
         How many parts of the input and shards are done.
@@ -175,8 +175,17 @@ def prepare_to_go_on(job: Job) -> tuple[int, int]:
     return done["parts"], done["shards"]
 
 
-def cannot_write(output: str, error: Exception) -> str:
-    """The message for an output that cannot be written, for example because the disk is full."""
+def cannot_write(output: str, error: Exception, kept: str | None = None) -> str:
+    """The message for an output that cannot be written, for example because the disk is full.
+
+    Args:
+        output: path of the output.
+        error: why it cannot be written.
+        kept: path of the directory whose work the same command goes on with, if there is some.
+    """
+    advice = "free some space or name another --output"
+    if kept is not None:
+        advice = f"free some space and run the same command: it goes on with the work in {kept}"
     # TensorFlow's messages have the form "path; reason".
     reason = getattr(error, "strerror", None) or str(error).splitlines()[0].split("; ")[-1]
-    return f"{output}: cannot be written ({reason}); free some space or name another --output"
+    return f"{output}: cannot be written ({reason}); {advice}"

@@ -7,9 +7,9 @@ steps (`steps`):
 2. For each shard, read its records from all spill files, and write them in a random order that is
    the same in every run.
 
-What each step made is kept until the output is complete, so a command that was killed goes on where
-it was. Processes exchange only counts and keys. Memory does not grow with the corpus, and the
-output does not depend on the number of processes.
+What each step made is kept until the output is complete, so a command that was killed, or that
+found the disk full, goes on where it was. Processes exchange only counts and keys. Memory does not
+grow with the corpus, and the output does not depend on the number of processes.
 """
 
 import collections
@@ -104,8 +104,8 @@ def write_pretraining_records(
         input_pattern: one or more glob patterns of text files (formats: `data_prep.text.corpus`).
         preset: the preset to train further; see `chosen_vocabulary`.
         vocabulary: path of a vocabulary; see `chosen_vocabulary`.
-        output: the directory to write. After an error or a kill it is unchanged. After a kill, a
-            call with the same options and inputs goes on with what was done.
+        output: the directory to write. After an error or a kill it is unchanged. After a kill or a
+            full disk, a call with the same options and inputs goes on with what was done.
         document_separator: in plain text, a line equal to this begins a new document.
         text_columns: columns of text in tables; see `data_prep.text.formats.RowParser`.
         follow_links: see `find_files`.
@@ -173,6 +173,7 @@ def write_pretraining_records(
     )
     options = _runner_options(beam_arguments)
     states = _states(files)
+    keeps_work = False
     try:
         _begin_or_go_on(target, job, _digest(job, files, states))
         if options is None:
@@ -190,9 +191,13 @@ def write_pretraining_records(
         manifest = _finish(job, outcome)
         target.publish()
     except OSError as error:
-        raise BadInputError(cannot_write(target.path, error)) from error
+        keeps_work = _has_whole_parts(job)
+        raise BadInputError(
+            cannot_write(target.path, error, kept=target.aside if keeps_work else None)
+        ) from error
     finally:
-        target.discard()
+        if not keeps_work:
+            target.discard()
     seconds = time.monotonic() - start
     print_line(_summary(manifest, outcome.held_out, target.path, seconds))
     if num_cells := manifest.counts.get(CELLS_WITHOUT_TEXT):
@@ -243,18 +248,27 @@ def _begin_or_go_on(target: Output, job: Job, digest: str) -> None:
     if left == digest:
         num_parts, num_shards = prepare_to_go_on(job)
         print_line(
-            f"{target.path}: goes on where it was killed; {num_parts:,} files or parts of files "
+            f"{target.path}: goes on where it stopped; {num_parts:,} files or parts of files "
             f"are read, {num_shards:,} of {job.num_shards:,} shards are written"
         )
         return
     if left is not None:
         print_line(
-            f"{target.path}: begins anew, since the command that was killed had other options or "
+            f"{target.path}: begins anew, since the command that stopped had other options or "
             "inputs"
         )
     target.create(SPILL, NEW)
     os.chmod(os.path.join(target.aside, SPILL), 0o700)  # it holds text of the input
     target.note_work(digest)
+
+
+def _has_whole_parts(job: Job) -> bool:
+    """Whether parts of the input are done; removes the files that are unfinished."""
+    try:
+        num_parts, _ = prepare_to_go_on(job)
+    except OSError:
+        return False
+    return num_parts > 0
 
 
 def _runner_options(arguments: Sequence[str]) -> "PipelineOptions | None":

@@ -88,7 +88,7 @@ def test_a_vocabulary_without_mask_is_refused(corpus, tmp_path, capfd):
 
 @pytest.mark.slow
 @pytest.mark.parametrize("num_processes", [1, 2])
-def test_a_full_disk_leaves_nothing(num_processes, corpus, letters_vocabulary, tmp_path):
+def test_a_full_disk_leaves_what_is_whole(num_processes, corpus, letters_vocabulary, tmp_path):
     # The largest file of the text becomes 60 KB of records, a shard 200 KB.
     limits = {1: [1_000, 20_000, 150_000], 2: [20_000]}[num_processes]
     arguments = pretraining_arguments(
@@ -106,7 +106,10 @@ def test_a_full_disk_leaves_nothing(num_processes, corpus, letters_vocabulary, t
     assert len(lines) == len(limits)
     for line in lines:
         assert line.startswith(f"spanbert-tf: {tmp_path / 'records'}: cannot be written (File too")
-    assert not list(tmp_path.iterdir())
+    # All files of the text were read only where the shards were too large.
+    is_kept = limits[-1] == 150_000
+    assert ("run the same command" in lines[-1]) == is_kept
+    assert [path.name for path in tmp_path.iterdir()] == ["records.incomplete"] * is_kept
 
 
 @pytest.mark.slow

@@ -1,5 +1,6 @@
 """`prepare pretraining` after a kill: it goes on with what is whole, and writes the same bytes."""
 
+import errno
 import os
 import pathlib
 import pickle
@@ -103,7 +104,7 @@ def test_what_is_whole_is_not_done_again(
     assert [path.name for path in tmp_path.iterdir()] == ["records"]
     first = capsys.readouterr().out.splitlines()[0]
     assert first == (
-        f"{tmp_path}/records: goes on where it was killed; {min(num_done, 5)} files or parts of "
+        f"{tmp_path}/records: goes on where it stopped; {min(num_done, 5)} files or parts of "
         f"files are read, {max(num_done - 5, 0)} of 3 shards are written"
     )
 
@@ -160,7 +161,7 @@ def test_other_work_begins_anew(change, corpus, letters_vocabulary, tmp_path, mo
     act(**options)
     first = capsys.readouterr().out.splitlines()[0]
     assert first == (
-        f"{tmp_path}/records: begins anew, since the command that was killed had other options or "
+        f"{tmp_path}/records: begins anew, since the command that stopped had other options or "
         "inputs"
     )
     write(texts, letters_vocabulary, tmp_path / "again", **options)
@@ -239,6 +240,35 @@ def test_links_in_the_folder_are_not_gone_through(
     assert last_change(tmp_path / "elsewhere") == before
 
 
+@pytest.mark.parametrize("num_done", [0, 2])
+def test_a_full_disk_keeps_what_is_whole(
+    num_done, expected, corpus, letters_vocabulary, tmp_path, monkeypatch, steps_called
+):
+    output = tmp_path / "records"
+    spill = data_prep.beam.steps.write_spill
+    calls = []
+
+    def write_spill(path, *arguments):
+        calls.append(path)
+        if len(calls) > num_done:
+            pathlib.Path(path).write_bytes(bytes(1000))
+            raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
+        spill(path, *arguments)
+
+    with monkeypatch.context() as patch:
+        patch.setattr(data_prep.beam.steps, "write_spill", write_spill)
+        with pytest.raises(BadInputError, match="No space left on device") as raised:
+            write(corpus[0], letters_vocabulary, output)
+    assert ("run the same command" in str(raised.value)) == (num_done > 0)
+    assert output.with_name("records.incomplete").exists() == (num_done > 0)
+    assert not list(tmp_path.glob("records.incomplete/spill/unfinished-*"))
+    steps_called.clear()
+    write(corpus[0], letters_vocabulary, output)
+    assert steps_called.count("files") == NUM_FILES - num_done
+    assert directory_bytes(output) == expected
+    assert [path.name for path in tmp_path.iterdir()] == ["records"]
+
+
 def command(texts, vocabulary, output, *others):
     return [sys.executable, "-m", "spanbert_tf.cli", "prepare", "pretraining",
             "--input", f"{texts}/*", "--vocabulary", vocabulary, "--output", str(output),
@@ -269,7 +299,7 @@ def test_kills_at_any_moment(num_processes, expected, corpus, letters_vocabulary
 
 @pytest.mark.slow
 def test_a_full_disk_while_it_goes_on(expected, corpus, letters_vocabulary, tmp_path, monkeypatch):
-    """One line, and nothing is left; the next command has the whole output again."""
+    """One line, and what is whole stays; the next command goes on with it."""
     output = tmp_path / "records"
     kill_at(
         monkeypatch, data_prep.beam.steps, "read_spill", 1,
@@ -285,7 +315,11 @@ def test_a_full_disk_while_it_goes_on(expected, corpus, letters_vocabulary, tmp_
         env=os.environ | {"PYTHONDONTWRITEBYTECODE": "1"},
     )  # fmt: skip
     assert full.returncode == 2
-    assert f"{output}: cannot be written (File too large)" in full.stderr.splitlines()[-1]
-    assert not list(tmp_path.iterdir())
-    subprocess.run(words, check=True, capture_output=True)
+    assert full.stderr.splitlines()[-1].endswith(
+        f"{output}: cannot be written (File too large); free some space and run the same command: "
+        f"it goes on with the work in {output}.incomplete"
+    )
+    assert [path.name for path in tmp_path.iterdir()] == ["records.incomplete"]
+    done = subprocess.run(words, check=True, capture_output=True, text=True)
+    assert "goes on where it stopped; 5 files or parts of files are read" in done.stdout
     assert directory_bytes(output) == expected
