@@ -62,7 +62,8 @@ tokenizer = Tokenizer(models.WordPiece(ids, unk_token="[UNK]"))
 tokenizer.normalizer = normalizers.BertNormalizer(lowercase=False)
 tokenizer.pre_tokenizer = pre_tokenizers.BertPreTokenizer()
 def encode(rows):
-    found = tokenizer.encode_batch_fast(rows["text"], add_special_tokens=False)
+    texts = [text or "" for text in rows["text"]]  # an empty cell of CSV is read as a null
+    found = tokenizer.encode_batch_fast(texts, add_special_tokens=False)
     return {"token_ids": [each.ids for each in found]}
 def cut(rows):
     joined = list(itertools.chain.from_iterable(rows["token_ids"]))
