@@ -17,7 +17,7 @@ from spanbert_tf.data.manifest import NO_SPEAKER, SPECIAL_SPEAKER
 from spanbert_tf.text.positions import (
     changes,
     find_sentences,
-    find_sentences_in_graph,
+    given_sentences,
     segment_positions,
 )
 from spanbert_tf.text.tokenization import WordPieceTokenizer, characters_before
@@ -78,38 +78,39 @@ class TextReader(tf.Module):
         vocabulary: entries in order of their ids.
         text_rules: what is done to the text.
         sequence_length: positions of a segment at most.
-        is_exported: whether the graph is for an export, which cannot run Python.
     """
 
-    def __init__(
-        self,
-        vocabulary: list[str],
-        text_rules: TextRules,
-        sequence_length: int,
-        *,
-        is_exported: bool = False,
-    ) -> None:
+    def __init__(self, vocabulary: list[str], text_rules: TextRules, sequence_length: int) -> None:
         super().__init__()
         self._tokenizer = WordPieceTokenizer.shared(vocabulary, text_rules)
         self._continues = tf.constant([is_continuation(piece) for piece in vocabulary])  # [V]
         self._sequence_length = sequence_length
         self._language = text_rules.language
-        self._find_sentences = find_sentences_in_graph if is_exported else find_sentences
         self._special = SpecialTokenIds.from_vocabulary(vocabulary)
 
-    def __call__(self, texts: tf.Tensor, speakers: tf.Tensor | None = None) -> TextDocuments:
+    def __call__(
+        self,
+        texts: tf.Tensor,
+        speakers: tf.Tensor | None = None,
+        sentence_starts: tf.Tensor | None = None,
+    ) -> TextDocuments:
         """Reads texts of any length.
 
         Args:
             texts: string [N]; bytes that are no UTF-8 are replaced.
             speakers: string [N], names with line ends between them: one for each line of the text
                 that has words; none for lines without a name.
+            sentence_starts: int32 [N, S], see `given_sentences`; by default Python finds the
+                sentences, which the graph of an export cannot do.
         """
         texts = tf.strings.unicode_transcode(texts, "UTF-8", "UTF-8", errors="replace")
         ids, starts, ends = self._tokenizer.tokenize_with_offsets(texts)
         rows = ids.value_rowids()  # [P]
-        sentence_starts = self._find_sentences(texts, self._language)
-        places = segment_positions(texts, starts, sentence_starts, first_paragraph=0)
+        if sentence_starts is None:
+            sentence_bytes = find_sentences(texts, self._language)
+        else:
+            sentence_bytes = given_sentences(texts, sentence_starts, self._language)
+        places = segment_positions(texts, starts, sentence_bytes, first_paragraph=0)
         lines = places.paragraph_indices.flat_values
         is_new = changes(lines) | changes(places.sentence_indices.flat_values) | changes(rows)
         sentences = ids.with_flat_values(tf.cumsum(tf.cast(is_new, tf.int32)))

@@ -12,7 +12,7 @@ from spanbert_tf.data.windows import WindowPacker
 from spanbert_tf.models.preprocessing import RowPreprocessor, flat_texts, is_one_text, of_one_text
 from spanbert_tf.models.span_bert_backbone import SpanBertBackbone
 from spanbert_tf.models.span_bert_tokenizer import SpanBertTokenizer
-from spanbert_tf.text.positions import pair_positions
+from spanbert_tf.text.positions import as_line, find_sentences, pair_positions
 from spanbert_tf.text.tokenization import WordPieceTokenizer
 
 _NONE = -1  # for an answer without tokens, or one that is not found
@@ -112,13 +112,15 @@ class SpanBertQuestionAnswererPreprocessor(RowPreprocessor, keras_hub.models.Pre
             questions, question_starts, _ = tokenize(texts[0])
             passages, starts, ends = tokenize(texts[1])
             if self.segment_aware:
+                language = self.tokenizer.text_rules.language
+                lines = as_line(texts[0])
                 positions = pair_positions(
-                    texts[0],
+                    lines,
                     texts[1],
                     question_starts,
                     starts,
-                    self.tokenizer.text_rules.language,
-                    is_exported=False,
+                    find_sentences(lines, language),
+                    find_sentences(texts[1], language),
                 )
         else:
             questions = self.tokenizer(texts[0])

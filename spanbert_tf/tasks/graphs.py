@@ -6,7 +6,10 @@ Dimensions: N texts, R rows of all of them, C rows of a chunk.
 from collections.abc import Callable, Sequence
 from typing import Any
 
+import keras_hub
 import tensorflow as tf
+
+from spanbert_tf.text.sentences import find_sentence_starts
 
 MAX_ROWS = 32  # rows of a chunk: the default batch size of `predict`
 
@@ -14,6 +17,16 @@ MAX_ROWS = 32  # rows of a chunk: the default batch size of `predict`
 def text_specs(*names: str) -> list[tf.TensorSpec]:
     """Returns the specs of a signature's inputs that are texts, string [N]."""
     return [tf.TensorSpec([None], tf.string, name=name) for name in names]
+
+
+def sentence_specs(*names: str) -> list[tf.TensorSpec]:
+    """Returns the specs of a signature's inputs for `given_sentences`, int32 [N, sentences]."""
+    return [tf.TensorSpec([None, None], tf.int32, name=name) for name in names]
+
+
+def no_sentences(texts: tf.Tensor) -> tf.Tensor:
+    """Returns the input for `given_sentences` that gives none for texts, string [N]."""
+    return tf.zeros([tf.size(texts), 0], tf.int32)
 
 
 def clean_texts(texts: tf.Tensor) -> tf.Tensor:
@@ -24,6 +37,22 @@ def clean_texts(texts: tf.Tensor) -> tf.Tensor:
 def string_tensor(texts: Sequence[str]) -> tf.Tensor:
     """Converts texts to a tensor, string [N]. Halves of surrogate pairs, as in JSON, become `?`."""
     return tf.constant([text.encode("utf-8", "replace") for text in texts], tf.string)
+
+
+def without_surrogates(text: str) -> str:
+    """Replaces halves of surrogate pairs by `?`, as `string_tensor` does."""
+    return text.encode("utf-8", "replace").decode()
+
+
+def sentences_of(model: keras_hub.models.Task, text: str) -> list[int]:
+    """Finds the first characters of the sentences of a raw text, as records are split.
+
+    Args:
+        model: a model with its preprocessor.
+        text: the text that a graph gets through `string_tensor`.
+    """
+    language = model.preprocessor.tokenizer.text_rules.language
+    return find_sentence_starts(without_surrogates(text), language)
 
 
 def map_row_chunks(

@@ -10,6 +10,7 @@ import inspect
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Any, ClassVar
 
+import keras
 import keras_hub
 import tensorflow as tf
 
@@ -55,7 +56,8 @@ class Pipeline(abc.ABC):
             the example lacks is empty.
         readme: path of the template of an export's README, see `serving.readme`. The default shows
             the first paragraph of the class's docstring, and names and shapes of the inputs.
-        answered_by: name of the signature that raw prediction runs.
+        answered_by: name of the signature that raw prediction runs, where a model has it; it runs
+            `serving_default` of other models.
         row_names: names of the features that the signature `token_ids` takes; by default all
             features that the model reads.
         top_k: default number of answers to an input, for a pipeline that gives several.
@@ -213,7 +215,8 @@ class Pipeline(abc.ABC):
         """
         if top_k is None:
             top_k = self.top_k
-        function, specs = self.signatures(model, top_k)[self.answered_by]
+        signatures = self.signatures(model, top_k)
+        function, specs = signatures.get(self.answered_by, signatures["serving_default"])
         run = tf.function(function, input_signature=specs)
         texts = [spec.name for spec in specs if spec.dtype == tf.string]
 
@@ -295,10 +298,15 @@ def without_padding(x: dict[str, tf.Tensor]) -> dict[str, tf.Tensor]:
 
 
 def _column(batch: Sequence[dict], spec: tf.TensorSpec) -> tf.Tensor:
-    """Returns the values of one input of a signature: string [N], or numbers [N, …]."""
+    """Returns the values of one input of a signature: string [N], or numbers [N, …].
+
+    Lists of numbers that may have any length are padded with -1.
+    """
     values = [item[spec.name] for item in batch]
     if spec.dtype == tf.string:
         return string_tensor(values)
+    if spec.shape.rank == 2 and spec.shape[1] is None:
+        values = keras.utils.pad_sequences(values, padding="post", value=-1)
     return tf.constant(values, spec.dtype)
 
 

@@ -1,7 +1,8 @@
 """SegaBERT's paragraph, sentence and token index of each word piece, from text.
 
 The rule of sentences is `spanbert_tf.text.sentences`, which is Python. A SavedModel cannot run it:
-exports split with regular expressions that agree with it as well as they can.
+exports take the sentences beside the texts, and split texts that come without them with regular
+expressions, which agree with the rule as well as they can.
 
 N texts.
 """
@@ -68,26 +69,28 @@ def pair_positions(
     passages: tf.Tensor,
     question_starts: tf.RaggedTensor,
     passage_starts: tf.RaggedTensor,
-    language: Language,
-    *,
-    is_exported: bool,
+    question_sentences: tf.RaggedTensor,
+    passage_sentences: tf.RaggedTensor,
 ) -> tuple[SegmentPositions, SegmentPositions]:
     """Positions of questions, which are paragraph 0, and of passages, which begin with paragraph 1.
 
     Args:
-        questions: string [N], UTF-8.
+        questions: string [N], UTF-8, a line each, see `as_line`.
         passages: string [N].
-        question_starts: ragged int64 [N, tokens], bytes.
+        question_starts: ragged int64 [N, tokens], the byte where each token begins.
         passage_starts: the same of the passages.
-        language: whose rule splits into sentences.
-        is_exported: whether the graph is for an export, which cannot run Python.
+        question_sentences: ragged int64 [N, sentences], the byte where each sentence begins.
+        passage_sentences: the same of the passages.
     """
-    lines = tf.strings.regex_replace(questions, "\n", " ")
-    find = find_sentences_in_graph if is_exported else find_sentences
     return (
-        segment_positions(lines, question_starts, find(lines, language), first_paragraph=0),
-        segment_positions(passages, passage_starts, find(passages, language), first_paragraph=1),
+        segment_positions(questions, question_starts, question_sentences, first_paragraph=0),
+        segment_positions(passages, passage_starts, passage_sentences, first_paragraph=1),
     )
+
+
+def as_line(texts: tf.Tensor) -> tf.Tensor:
+    """Replaces the line ends of texts, string [N], so that each is one paragraph."""
+    return tf.strings.regex_replace(texts, "\n", " ")
 
 
 def find_sentences(texts: tf.Tensor, language: Language) -> tf.RaggedTensor:
@@ -130,6 +133,42 @@ def _places_in_bytes(text: str, places: list[int]) -> list[int]:
         last = place
         found.append(num_bytes)
     return found
+
+
+def given_sentences(
+    texts: tf.Tensor, sentence_starts: tf.Tensor, language: Language
+) -> tf.RaggedTensor:
+    """The byte where each sentence begins, from the characters where sentences begin.
+
+    A text without any of these is split by `find_sentences_in_graph`.
+
+    Args:
+        texts: string [N], UTF-8.
+        sentence_starts: int32 [N, S], the first character of each sentence, in any order. Numbers
+            that are no place in the text, such as -1, are padding.
+        language: whose rule splits the other texts.
+
+    Returns:
+        Ragged int64 [N, sentences].
+    """
+    ordered = tf.sort(sentence_starts, axis=1)
+    lengths = tf.strings.length(texts, unit="UTF8_CHAR")
+    is_place = (ordered >= 0) & (ordered < lengths[:, tf.newaxis])
+    given = _bytes_of_characters(texts, tf.ragged.boolean_mask(ordered, is_place))
+    others = tf.where(given.row_lengths() == 0, texts, "")
+    return tf.concat([given, find_sentences_in_graph(others, language)], axis=1)
+
+
+def _bytes_of_characters(texts: tf.Tensor, characters: tf.RaggedTensor) -> tf.RaggedTensor:
+    """The first byte of characters, ragged int64 [N, places], from their places in the texts."""
+    content = tf.io.decode_raw(tf.strings.reduce_join(texts), tf.uint8)  # of all texts
+    is_first = tf.bitwise.bitwise_and(content, tf.constant(0xC0, tf.uint8)) != 0x80
+    first_bytes = tf.where(is_first)[:, 0]  # of the characters of all texts
+    rows = characters.value_rowids()  # [P] places
+    before = tf.cumsum(tf.strings.length(texts, unit="UTF8_CHAR"), exclusive=True)  # [N]
+    places = tf.gather(first_bytes, tf.gather(before, rows) + characters.flat_values)
+    text_starts = tf.cumsum(tf.cast(tf.strings.length(texts), tf.int64), exclusive=True)  # [N]
+    return characters.with_flat_values(places - tf.gather(text_starts, rows))
 
 
 def find_sentences_in_graph(texts: tf.Tensor, language: Language) -> tf.RaggedTensor:

@@ -12,7 +12,7 @@ import tensorflow as tf
 from spanbert_tf.data.documents import TextReader
 from spanbert_tf.serving.exporting import Signatures
 from spanbert_tf.tasks.coreference.records import Clusters
-from spanbert_tf.tasks.graphs import clean_texts, text_specs
+from spanbert_tf.tasks.graphs import clean_texts, no_sentences, sentence_specs, text_specs
 
 NO_CLUSTER = -1
 _NO_PLACE = -1
@@ -122,18 +122,21 @@ class ResolveTexts(tf.Module):
         preprocessor = resolver.preprocessor
         tokenizer = preprocessor.tokenizer
         self._reader = TextReader(
-            tokenizer.get_vocabulary(),
-            tokenizer.text_rules,
-            preprocessor.sequence_length,
-            is_exported=True,
+            tokenizer.get_vocabulary(), tokenizer.text_rules, preprocessor.sequence_length
         )
 
-    def resolve(self, text: tf.Tensor, speakers: tf.Tensor | None = None) -> dict[str, tf.Tensor]:
+    def resolve(
+        self,
+        text: tf.Tensor,
+        speakers: tf.Tensor | None = None,
+        sentence_starts: tf.Tensor | None = None,
+    ) -> dict[str, tf.Tensor]:
         """Finds the mentions of texts and their clusters.
 
         Args:
             text: string [N], of any length; bytes that are not UTF-8 are replaced.
             speakers: string [N], see `TextReader`.
+            sentence_starts: int32 [N, sentences], see `given_sentences`.
 
         Returns:
             `starts`, `ends`, `clusters`, int32 [N, K], and `mentions`, string [N, K].
@@ -141,10 +144,14 @@ class ResolveTexts(tf.Module):
         num_texts = tf.shape(text)[0]
         # The model needs a document: without texts it gets an empty one, whose row is cut off.
         added = tf.fill([tf.cast(num_texts == 0, tf.int32)], "")
+        if sentence_starts is None:
+            sentence_starts = no_sentences(text)
+        num_added = tf.size(added)
+        sentence_starts = tf.pad(sentence_starts, [[0, num_added], [0, 0]], constant_values=-1)
         text = clean_texts(tf.concat([text, added], axis=0))
         if speakers is not None:
             speakers = tf.concat([speakers, added], axis=0)
-        documents = self._reader(text, speakers)
+        documents = self._reader(text, speakers, sentence_starts)
         x = documents.features
         linked = link_spans(self._model, x, self._model(x, training=False))
         is_mention = linked.clusters != NO_CLUSTER  # [N, spans]
@@ -165,9 +172,10 @@ class ResolveTexts(tf.Module):
         return {name: values[:num_texts] for name, values in found.items()}
 
     def signatures(self) -> Signatures:
-        """Returns a signature of texts, and one of dialogues."""
+        """Returns a signature of texts, one of dialogues, and one that takes sentences, too."""
         text, speakers = text_specs("text", "speakers")
         return {
             "serving_default": (lambda text: self.resolve(text), [text]),
-            "dialogue": (self.resolve, [text, speakers]),
+            "dialogue": (lambda text, speakers: self.resolve(text, speakers), [text, speakers]),
+            "sentences": (self.resolve, [text, speakers, *sentence_specs("sentence_starts")]),
         }

@@ -38,7 +38,7 @@ from spanbert_tf.tasks.coreference.records import (
     gold_clusters,
 )
 from spanbert_tf.tasks.coreference.report import report_page, tables
-from spanbert_tf.tasks.graphs import string_tensor
+from spanbert_tf.tasks.graphs import sentences_of, string_tensor, without_surrogates
 from spanbert_tf.tasks.report import Table
 from spanbert_tf.tasks.task import Outcome, Task, parsed_specs
 from spanbert_tf.text.tokenization import WordPieceTokenizer
@@ -60,12 +60,15 @@ class Coreference(Task[CoreferenceManifest, CoreferenceConfig]):
     manifest_class = CoreferenceManifest
     written_files = WRITTEN_FILES
     readme = os.path.join(os.path.dirname(__file__), "readme.md")
-    example: ClassVar[Mapping[str, Any]] = {"text": "Ann has a cat. She likes it."}
-    answered_by = "dialogue"
+    example: ClassVar[Mapping[str, Any]] = {
+        "text": "Ann has a cat. She likes it.",
+        "sentence_starts": [0, 15],
+    }
+    answered_by = "sentences"
     max_characters = 16_384  # about 4,096 pieces
 
     def signatures(self, model: keras_hub.models.Task, top_k: int) -> Signatures:
-        """Returns a signature of texts and one of dialogues. `top_k` has no effect."""
+        """Returns signatures of texts, dialogues and sentences. `top_k` has no effect."""
         return ResolveTexts(model).signatures()
 
     def of_rows(
@@ -78,12 +81,13 @@ class Coreference(Task[CoreferenceManifest, CoreferenceConfig]):
         return dict(zip(("starts", "ends", "clusters"), linked, strict=True))
 
     def check(self, model: keras_hub.models.Task, item: dict) -> dict:
-        """Converts `speakers` to lines, one name for each line of the text with words."""
+        """Finds sentences, and converts `speakers` to lines, one name for each line with words."""
         item = super().check(model, item)
         names = _names(item)
         if names:
             names = _of_lines_with_words(model, item["text"], names)
-        return {**item, "speakers": "\n".join(names)}
+        starts = sentences_of(model, item["text"])
+        return {**item, "speakers": "\n".join(names), "sentence_starts": starts}
 
     def answer(self, model: keras_hub.models.Task, item: dict, found: dict, top_k: int) -> dict:
         """Returns the clusters of a text.
@@ -91,8 +95,7 @@ class Coreference(Task[CoreferenceManifest, CoreferenceConfig]):
         The keys are `text`; `clusters` of characters, ends exclusive; their `strings`; and
         `doc_key`, if the input has one.
         """
-        # As in the graph, half of a surrogate pair is one character.
-        text = item["text"].encode("utf-8", "replace").decode()
+        text = without_surrogates(item["text"])
         starts = found["starts"].tolist()
         ends = found["ends"].tolist()
         numbers = found["clusters"].tolist()

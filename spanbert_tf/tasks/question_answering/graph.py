@@ -14,9 +14,21 @@ import numpy as np
 import tensorflow as tf
 
 from spanbert_tf.data.windows import WindowPacker, Windows
-from spanbert_tf.tasks.graphs import clean_texts, map_row_chunks
+from spanbert_tf.serving.exporting import Signatures
+from spanbert_tf.tasks.graphs import (
+    clean_texts,
+    map_row_chunks,
+    no_sentences,
+    sentence_specs,
+    text_specs,
+)
 from spanbert_tf.tasks.question_answering.records import MAX_QUESTION_TOKENS
-from spanbert_tf.text.positions import pair_positions
+from spanbert_tf.text.positions import (
+    SegmentPositions,
+    as_line,
+    given_sentences,
+    pair_positions,
+)
 from spanbert_tf.text.tokenization import WordPieceTokenizer, characters_before
 
 NO_SPAN = -1e30  # score that marks an invalid span
@@ -212,12 +224,31 @@ class AnswerQuestions(tf.Module):
             question_first=preprocessor.question_first,
         )
 
-    def answer(self, question: tf.Tensor, context: tf.Tensor) -> dict[str, tf.Tensor]:
+    def signatures(self) -> Signatures:
+        """Returns a signature of texts, and for SegaBERT one of texts and their sentences."""
+        texts = text_specs("question", "context")
+        signatures: Signatures = {
+            "serving_default": (lambda question, context: self.answer(question, context), texts)
+        }
+        if self._segment_aware:
+            sentences = sentence_specs("question_sentence_starts", "context_sentence_starts")
+            signatures["sentences"] = (self.answer, [*texts, *sentences])
+        return signatures
+
+    def answer(
+        self,
+        question: tf.Tensor,
+        context: tf.Tensor,
+        question_sentence_starts: tf.Tensor | None = None,
+        context_sentence_starts: tf.Tensor | None = None,
+    ) -> dict[str, tf.Tensor]:
         """Finds the best answers to each question.
 
         Args:
-            question: string [N].
+            question: string [N]; a line end in it is a space.
             context: string [N], of any length; bytes that are not UTF-8 are replaced.
+            question_sentence_starts: int32 [N, sentences], see `given_sentences`.
+            context_sentence_starts: the same of the contexts.
 
         Returns:
             `answers`, string [N, top k], parts of the context; `starts` and `ends`, int32
@@ -230,15 +261,16 @@ class AnswerQuestions(tf.Module):
         contexts = clean_texts(context)
         asked, question_starts, _ = self._tokenizer.tokenize_with_offsets(questions)
         passages, byte_starts, byte_ends = self._tokenizer.tokenize_with_offsets(contexts)
-        positions = None
+        positions: tuple[SegmentPositions, SegmentPositions] | None = None
         if self._segment_aware:
+            lines = as_line(questions)
             positions = pair_positions(
-                questions,
+                lines,
                 contexts,
                 question_starts,
                 byte_starts,
-                self._language,
-                is_exported=True,
+                self._sentences(lines, question_sentence_starts),
+                self._sentences(contexts, context_sentence_starts),
             )
         planned = self._packer.plan(asked, passages, positions)
 
@@ -268,6 +300,12 @@ class AnswerQuestions(tf.Module):
             "null_odds": found.null_odds,
             "is_answerable": (probabilities[:, 0] > 0) & (found.null_odds <= threshold),
         }
+
+    def _sentences(self, texts: tf.Tensor, starts: tf.Tensor | None) -> tf.RaggedTensor:
+        """Returns the byte where each sentence begins, ragged int64 [N, sentences]."""
+        if starts is None:
+            starts = no_sentences(texts)
+        return given_sentences(texts, starts, self._language)
 
     def _spans_of(self, windows: Windows, places: "_BytesOfTokens") -> WindowSpans:
         """Finds the best spans of windows, in bytes of their passages."""

@@ -26,7 +26,7 @@ from spanbert_tf.models import (
     SpanBertTokenizer,
 )
 from spanbert_tf.serving.exporting import Signatures
-from spanbert_tf.tasks.graphs import text_specs
+from spanbert_tf.tasks.graphs import sentences_of
 from spanbert_tf.tasks.marked_text import marked_pieces, pieces_of_row
 from spanbert_tf.tasks.pipeline import best_of
 from spanbert_tf.tasks.question_answering.answers import (
@@ -75,16 +75,30 @@ class QuestionAnswering(Task[QuestionAnsweringManifest, QuestionAnsweringConfig]
     manifest_class = QuestionAnsweringManifest
     written_files = ("predictions.json", "nbest_predictions.json", "null_odds.json")
     fields = ("question", "context")
+    answered_by = "sentences"
     readme = os.path.join(os.path.dirname(__file__), "readme.md")
     example: ClassVar[Mapping[str, Any]] = {
         "question": "Who has the owl?",
         "context": "Ann has the cat. Bob has the owl.",
+        "question_sentence_starts": [0],
+        "context_sentence_starts": [0, 17],
     }
 
     def signatures(self, model: keras_hub.models.Task, top_k: int) -> Signatures:
-        """Returns one signature, of questions and contexts."""
-        function = AnswerQuestions(model, max(top_k, 1)).answer
-        return {"serving_default": (function, text_specs("question", "context"))}
+        """Returns signatures of questions and contexts, and of their sentences for SegaBERT."""
+        return AnswerQuestions(model, max(top_k, 1)).signatures()
+
+    def check(self, model: keras_hub.models.Task, item: dict) -> dict:
+        """Checks a raw input as `Pipeline.check`, and finds the sentences that SegaBERT reads."""
+        item = super().check(model, item)
+        if not model.preprocessor.segment_aware:
+            return item
+        line = item["question"].replace("\n", " ")
+        return {
+            **item,
+            "question_sentence_starts": sentences_of(model, line),
+            "context_sentence_starts": sentences_of(model, item["context"]),
+        }
 
     def readme_values(self, model: keras_hub.models.Task) -> dict[str, Any]:
         """Puts question and context in the order in which the model reads them."""

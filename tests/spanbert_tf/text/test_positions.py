@@ -2,6 +2,7 @@
 
 import gzip
 import itertools
+import random
 import re
 
 import hypothesis
@@ -10,8 +11,10 @@ import tensorflow as tf
 from hypothesis import strategies as st
 
 from spanbert_tf.text.positions import (
+    as_line,
     find_sentences,
     find_sentences_in_graph,
+    given_sentences,
     pair_positions,
     segment_positions,
 )
@@ -124,15 +127,42 @@ def test_positions_follow_the_rule(texts, first_paragraph):
     ]
 
 
+@hypothesis.settings(max_examples=40)
+@hypothesis.given(
+    st.lists(st.lists(st.sampled_from(FRAGMENTS), max_size=20).map("".join), max_size=4),
+    st.lists(st.booleans(), min_size=4, max_size=4),
+    st.integers(),
+)
+@hypothesis.example(["É. J. Ann sat.", "J. Ann sat.", ""], [True, False, False, True], 1)
+@hypothesis.example([], [True] * 4, 1)
+def test_sentences_that_are_given_count_and_other_texts_are_split_by_graphs(texts, is_given, seed):
+    """In any order, with any padding."""
+    shuffle = random.Random(seed).shuffle
+    rows = []
+    for text, given in zip(texts, is_given, strict=False):
+        row = find_sentence_starts(text, "en") if given else []
+        row += [-1, len(text), len(text) + 9, -7]
+        shuffle(row)
+        rows.append(row)
+    width = max(map(len, rows), default=0)
+    padded = [row + [-1] * (width - len(row)) for row in rows]
+    starts = tf.reshape(tf.constant(padded, tf.int32), [len(texts), width])
+    strings = tf.constant(texts, tf.string)
+    found = given_sentences(strings, starts, "en").to_list()
+    by_rule = find_sentences(strings, "en").to_list()
+    by_graph = find_sentences_in_graph(strings, "en").to_list()
+    assert found == [
+        exact if given else nearly
+        for exact, nearly, given in zip(by_rule, by_graph, is_given, strict=False)
+    ]
+
+
 def test_question_is_paragraph_0_even_in_lines():
     starts = tf.ragged.constant([[0, 4]], tf.int64)
-    texts = tf.constant(["Who\nis?"]), tf.constant(["Ann\nis."])
-    for is_exported in (False, True):
-        asked, read = pair_positions(*texts, starts, starts, "en", is_exported=is_exported)
-        check_pair(asked, read)
-
-
-def check_pair(asked, read):
+    question = as_line(tf.constant(["Who\nis?"]))
+    passage = tf.constant(["Ann\nis."])
+    sentences = [find_sentences(texts, "en") for texts in (question, passage)]
+    asked, read = pair_positions(question, passage, starts, starts, *sentences)
     assert asked.paragraph_indices.to_list() == [[0, 0]]
     assert asked.token_indices.to_list() == [[0, 1]]
     assert read.paragraph_indices.to_list() == [[1, 2]]

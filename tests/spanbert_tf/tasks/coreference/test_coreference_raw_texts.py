@@ -1,5 +1,7 @@
 """What the resolver of raw texts hands the model."""
 
+import bisect
+import re
 import types
 
 import made_up_documents
@@ -13,6 +15,7 @@ from spanbert_tf.models import SpanBertCoreferenceResolverPreprocessor, SpanBert
 from spanbert_tf.tasks.coreference import graph
 from spanbert_tf.tasks.coreference.graph import NO_CLUSTER, LinkedSpans
 from spanbert_tf.tasks.coreference.task import Coreference
+from spanbert_tf.text.sentences import find_sentence_starts
 
 TWO_LINES = "Ann has the cat .\nShe likes the cat ."
 
@@ -54,6 +57,38 @@ def test_speakers_of_lines_reach_the_model_in_both_spellings(resolve, seen):
     assert listed == in_lines == [[bob] * 5, [ann] * 5]
     assert of_one == [[ann] * 5] * 2 and none == [[NO_SPEAKER] * 5] * 2
     assert len({bob, ann, NO_SPEAKER, SPECIAL_SPEAKER}) == 4
+
+
+def test_sentences_of_raw_texts_are_those_of_records(resolve, monkeypatch):
+    """In texts that exports split otherwise; a half of a surrogate pair becomes a mark."""
+    texts = ["J. Bob saw 5. cats.) Ann J. 5.\nÉva sat. Ann", "Ann has the\ud800 Cat.\n\nShe", ""]
+    seen = []
+
+    def note(model, features, outputs):
+        names = ("sentence_indices", "begins_word")
+        tf.py_function(
+            lambda *columns: seen.extend(zip(*(column.numpy() for column in columns), strict=True)),
+            [features[name] for name in names],
+            [],
+        )
+        first = tf.zeros_like(features["speaker_ids"][:, :1])
+        return LinkedSpans(first, first, tf.fill(tf.shape(first), NO_CLUSTER))
+
+    monkeypatch.setattr(graph, "link_spans", note)
+    resolve([{"text": text} for text in texts])
+    found = [sentences[begins == 1].tolist() for sentences, begins in seen]
+    expected = []
+    for text in texts:
+        text = text.replace("\ud800", "?")
+        starts = find_sentence_starts(text, "en")
+        words = [match.start() for match in re.finditer(r"\w+|[^\w\s]", text)]
+        expected.append([bisect.bisect_right(starts, word) - 1 for word in words])
+    assert [numbered(sentences) for sentences in found] == [numbered(row) for row in expected]
+
+
+def numbered(values):
+    """The values by which of them they are; empty lines have no number."""
+    return [sorted(set(values)).index(value) for value in values]
 
 
 def test_strings_are_slices_of_the_text(resolve, monkeypatch):

@@ -6,7 +6,8 @@ import keras
 import numpy as np
 import pytest
 import tensorflow as tf
-from server_process import run
+from nltk.tokenize.punkt import PunktParameters, PunktSentenceTokenizer
+from server_process import TEXT_OPERATIONS, operations_beyond_tensorflow, run
 
 from spanbert_tf.errors import BadInputError, MismatchError
 from spanbert_tf.models import (
@@ -23,6 +24,7 @@ from spanbert_tf.tasks.question_answering.files import Answer, Question, Questio
 from spanbert_tf.tasks.question_answering.rows import QuestionOptions, write_questions
 from spanbert_tf.tasks.question_answering.task import QuestionAnswering
 from spanbert_tf.tasks.table import load_task_config
+from spanbert_tf.text.sentences import sentence_splitter
 
 WORDS = ["Ann", "Bob", "has", "the", "cat", "owl", "Who", "?", ".", "Mr", "!", "##s"]
 VOCABULARY = ["[PAD]", "[UNK]", "[CLS]", "[SEP]", "[MASK]", *WORDS]
@@ -32,6 +34,8 @@ PAIRS = [
     ("Who has\nthe owl?", "Ann has the cat. Mr. Bob has the owl!"),
     ("Who has? Who?", "Ann has. Bob has the owl.\n\nAnn has the cats. " * 4),
     ("Who?", "Bob."),
+    # Exports do not see that two sentences end at `J.`.
+    ("J. Bob?", "J. Bob has the cat. Ann J. 5. Bob has the owl."),
 ]
 
 
@@ -83,9 +87,56 @@ def preset(answerer, tmp_path_factory):
     return path
 
 
+def nltk_starts(text):
+    """The sentences of a text as a client finds them with NLTK, a line at a time."""
+    english = sentence_splitter("en")
+    parameters = PunktParameters()
+    parameters.abbrev_types = set(english.abbreviations)
+    parameters.collocations = set(english.collocations)
+    parameters.sent_starters = set(english.sentence_starters)
+    parameters.ortho_context.update(english.orthographic_contexts)
+    punkt = PunktSentenceTokenizer(parameters)
+    starts = []
+    line_start = 0
+    for line in text.split("\n"):
+        starts += [line_start + start for start, _ in punkt.span_tokenize(line)]
+        line_start += len(line) + 1
+    return starts
+
+
+@pytest.fixture(scope="module")
+def answered(answerer, data):
+    """What `predict --data` answers to each question."""
+    return QuestionAnswering().predict(answerer, open_records(data), batch_size=2)
+
+
+def check_best_answers(answered, starts, ends, scores):
+    """The best answers, and their scores or odds, are those of `predict --data`."""
+    for number, item in enumerate(answered):
+        best = item.candidates[0]
+        assert (starts[number], ends[number]) == (best.start, best.end)
+        assert scores[number] == pytest.approx(best.probability, abs=1e-5)
+
+
 def first_row(x, name):
     """Without padding."""
     return x[name][0][x["padding_mask"][0] == 1].numpy().tolist()
+
+
+def test_raw_questions_are_answered_as_records_of_them(answerer, answered):
+    inputs = [{"question": asked, "context": context} for asked, context in PAIRS]
+    found = QuestionAnswering().predictor(answerer)(inputs)
+    columns = [[item[name] for item in found] for name in ("start", "end", "score")]
+    check_best_answers(answered, *columns)
+
+
+def test_exports_without_sentences_have_nearly_these_answers(answerer, answered):
+    """The model reads other sentences in the last pair alone."""
+    function, _ = QuestionAnswering().signatures(answerer, 3)["serving_default"]
+    found = function(*map(tf.constant, zip(*PAIRS, strict=True)))
+    expected = np.array([item.null_odds for item in answered])
+    differences = np.abs(found["null_odds"] - expected)
+    assert differences[:-1].max() < 1e-4 < 1e-3 < differences[-1]
 
 
 def test_positions_of_a_row(data):
@@ -112,28 +163,44 @@ def test_preprocessor_packs_the_first_windows_of_preparation(answerer, data):
 
 
 @pytest.mark.slow
-def test_export_answers_as_predict_does(answerer, preset, data, tmp_path):
+def test_export_answers_as_predict_does(answerer, preset, data, answered, tmp_path):
     path = export_preset(preset, str(tmp_path / "served"), top_k=3)
-    (tmp_path / "pairs.json").write_text(json.dumps(PAIRS))
-    run(
+    requests = {}
+    for column, name in enumerate(("question", "context")):
+        texts = [pair[column] for pair in PAIRS]
+        requests[name] = texts
+        rows = [nltk_starts(text.replace("\n", " ") if column == 0 else text) for text in texts]
+        width = max(map(len, rows)) + 1
+        padded = [row + [-1] * (width - len(row)) for row in rows]
+        requests[f"{name}_sentence_starts"] = padded
+    (tmp_path / "requests.json").write_text(json.dumps(requests))
+    printed = run(
         """
 import json
-questions, contexts = map(list, zip(*json.load(open(sys.argv[2]))))
-texts = {"question": np.array(questions, object), "context": np.array(contexts, object)}
-outputs = predict(request_of(**texts))
-found = {name: outputs[name].tolist() for name in ("starts", "ends", "null_odds")}
+inputs = json.load(open(sys.argv[2]))
+for name in ("question", "context"):
+    inputs[name] = np.array(inputs[name], object)
+    inputs[name + "_sentence_starts"] = np.array(inputs[name + "_sentence_starts"], "int32")
+outputs = predict(request_of("sentences", **inputs))
+found = {name: outputs[name].tolist() for name in ("starts", "ends", "probabilities", "null_odds")}
 json.dump(found, open(sys.argv[3], "w"))
+path = sys.argv[1] + "/assets.extra/tf_serving_warmup_requests"
+for record in tf.compat.v1.io.tf_record_iterator(path):
+    request = prediction_log_pb2.PredictionLog.FromString(record).predict_log.request
+    predict(request)
+    print(request.model_spec.signature_name)
 """,
         path,
-        tmp_path / "pairs.json",
+        tmp_path / "requests.json",
         tmp_path / "answers.json",
     )
     served = json.loads((tmp_path / "answers.json").read_text())
-    answered = QuestionAnswering().predict(answerer, open_records(data), batch_size=2)
-    for number, item in enumerate(answered):
-        best = item.candidates[0]
-        assert (served["starts"][number][0], served["ends"][number][0]) == (best.start, best.end)
-        assert served["null_odds"][number] == pytest.approx(item.null_odds, abs=1e-4)
+    columns = [np.array(served[name])[:, 0] for name in ("starts", "ends", "probabilities")]
+    check_best_answers(answered, *columns)
+    expected = [item.null_odds for item in answered]
+    np.testing.assert_allclose(served["null_odds"], expected, atol=1e-4)
+    assert set(printed.split()) == {"serving_default", "sentences", "token_ids"}
+    assert operations_beyond_tensorflow(path) == set(TEXT_OPERATIONS)
     x, _ = next(iter(task_dataset(data, batch_size=9, training=False)))
     names = ("token_ids", "segment_ids", "padding_mask", *POSITIONS)
     logits = tf.saved_model.load(path).signatures["token_ids"](**{name: x[name] for name in names})
