@@ -87,11 +87,13 @@ class Served(NamedTuple):
             program: Python code that runs packed rows in another runtime than TF Serving, if the
                 export is for one.
         """
-        names = [spec.name for spec in self.signatures["serving_default"][1]]
+        requests = {}
+        for signature, (_, specs) in self.signatures.items():
+            requests[signature] = {spec.name: [self.example.get(spec.name, "")] for spec in specs}
         return render_readme(
             self.template,
             name,
-            request={name: [self.example[name]] for name in names},
+            requests=requests,
             first_output=self._first_output,
             program=program,
             **self.values,
