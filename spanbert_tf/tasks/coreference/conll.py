@@ -10,7 +10,7 @@ import dataclasses
 import functools
 import os
 import re
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 
 import numpy as np
 
@@ -44,6 +44,9 @@ _IS_FURTHER_SPACE = np.array(
 )
 
 
+_Borders = Mapping[int, list[tuple[int, int]]]  # word → other end and cluster of each mention
+
+
 @dataclasses.dataclass(frozen=True)
 class Document:
     """A document, or a part of one."""
@@ -55,6 +58,9 @@ class Document:
     speakers: list[str]  # of each word; empty for none
     clusters: Clusters
     path: str = dataclasses.field(default="", compare=False)  # of its file, for errors
+    conllu: str = dataclasses.field(default="", compare=False)  # its lines in a file of CorefUD
+    # Name of a count → how many mentions or clusters of the file are not in `clusters`.
+    left_out: Mapping[str, int] = dataclasses.field(default_factory=dict, compare=False)
 
     @property
     def key(self) -> str:
@@ -88,6 +94,22 @@ def _merge(clusters: Iterable[set[tuple[int, int]]]) -> list[set[tuple[int, int]
         for mention in merged:
             cluster_of[mention] = merged
     return list({id(mentions): mentions for mentions in cluster_of.values()}.values())
+
+
+def mention_borders(clusters: Sequence[Iterable[Span]]) -> tuple[_Borders, _Borders]:
+    """The mentions that begin at each word, and those that end at each word.
+
+    Of mentions that begin at the same word, the longest comes first. Of mentions that end at the
+    same word, it comes last.
+    """
+    begun, ended = collections.defaultdict(list), collections.defaultdict(list)
+    for number, spans in enumerate(clusters):
+        for start, end in spans:
+            begun[start].append((end, number))
+            ended[end].append((start, number))
+    for mentions in (*begun.values(), *ended.values()):
+        mentions.sort(key=lambda mention: (-mention[0], mention[1]))
+    return begun, ended
 
 
 def read_header(line: str) -> tuple[str | None, str | None, str | None] | None:

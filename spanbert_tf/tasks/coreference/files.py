@@ -1,17 +1,17 @@
 """Finds and reads files of documents, and writes files of predicted clusters.
 
-The files are in CoNLL's formats, or JSON lines as in e2e-coref and the original SpanBERT code, a
-document a line. `sentences` holds words or, with `subtoken_map`, word pieces of another vocabulary,
-which are joined to words. Importing this module does not import TensorFlow.
+The files are in CoNLL's formats, in CorefUD's, or JSON lines as in e2e-coref and the original
+SpanBERT code, a document a line. `sentences` holds words or, with `subtoken_map`, word pieces of
+another vocabulary, which are joined to words. Importing this module does not import TensorFlow.
 """
 
-import collections
+import dataclasses
 import glob
 import itertools
 import json
 import os
 import re
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from typing import NotRequired
 
 from typing_extensions import TypedDict  # pydantic wants this one before Python 3.12
@@ -26,24 +26,28 @@ from spanbert_tf.tasks.coreference.conll import (
     clean_clusters,
     document_title,
     is_conll,
+    mention_borders,
     read_conll,
 )
+from spanbert_tf.tasks.coreference.corefud import as_corefud, is_corefud, read_corefud
 from spanbert_tf.tasks.coreference.records import Clusters, DocumentLine, Span
 from spanbert_tf.terminal import escape_controls
 from spanbert_tf.text.vocabulary import CONTINUATION_PREFIX, END_TOKEN, START_TOKEN
 
 _BEFORE_WILDCARD = re.compile(r"[^*?[]*")
-_ENDINGS = ("_conll", ".conll", ".jsonlines", ".jsonl")
+_ENDINGS = ("_conll", ".conll", ".conllu", ".jsonlines", ".jsonl")
 # As keys are written: `article_007` is a name, and so is what has more digits than any part.
 _PART = re.compile(rf"(.*)_(0|[1-9][0-9]{{0,{MOST_DIGITS - 1}}})")
 _NO_SPEAKER = ("-", "[SPL]")
+_COREFUD_FILE = "predictions.conllu"
 WRITTEN_FILES = (
     "predictions.conll",
     "predictions.jsonlines",
     "predictions.txt",
     "resolved.txt",
+    _COREFUD_FILE,
 )
-_Borders = Mapping[int, list[tuple[int, int]]]  # word → other end and cluster of each mention
+SINGLETONS_DROPPED = "singletons_dropped"
 _SUBSCRIPTS = str.maketrans("0123456789", "₀₁₂₃₄₅₆₇₈₉")
 # English pronouns.
 POSSESSIVE = frozenset(("my", "your", "his", "her", "its", "our", "their"))
@@ -56,14 +60,16 @@ def read_documents(
     patterns: str | os.PathLike | Sequence[str | os.PathLike],
     *,
     follow_links: bool = False,
+    drops_singletons: bool = False,
 ) -> list[Document]:
     """Reads the documents of all files, in the order of each file.
 
     Args:
         patterns: paths, or patterns of paths. In a directory, all files are read whose names end in
-            `_conll`, `.conll`, `.jsonlines` or `.jsonl`, compressed by gzip or not.
+            `_conll`, `.conll`, `.conllu`, `.jsonlines` or `.jsonl`, compressed by gzip or not.
         follow_links: whether links may lead out of a directory, or out of the folder before the
             first wildcard of a pattern.
+        drops_singletons: whether clusters of one mention are left out and counted.
 
     Raises:
         BadInputError: a file cannot be used, or there are no documents.
@@ -76,14 +82,27 @@ def read_documents(
         text = read_text_file(path)
         if is_conll(text):
             documents += read_conll(path, text)
+        elif is_corefud(text):
+            documents += read_corefud(path, text)
         elif text.lstrip().startswith("{"):
             documents += _read_json(path, text)
         else:
             raise BadInputError(
-                f"{path}: is neither CoNLL (`#begin document …`) nor JSON lines with `doc_key`"
+                f"{path}: is neither CoNLL (`#begin document …`), nor CoNLL-U (ten columns with "
+                "tabs between them), nor JSON lines with `doc_key`"
             )
     _check_documents(", ".join(names), documents)
+    if drops_singletons:
+        return [_without_singletons(document) for document in documents]
     return documents
+
+
+def _without_singletons(document: Document) -> Document:
+    """The document without clusters of one mention, which are counted."""
+    clusters = [mentions for mentions in document.clusters if len(mentions) > 1]
+    num_dropped = len(document.clusters) - len(clusters)
+    left_out = {**document.left_out, SINGLETONS_DROPPED: num_dropped}
+    return dataclasses.replace(document, clusters=clusters, left_out=left_out)
 
 
 def _files(pattern: str, follow_links: bool) -> list[str]:
@@ -210,10 +229,14 @@ def _words_of_pieces(
 def write_predictions(
     lines: Sequence[DocumentLine], predicted: Sequence[Clusters], output: str
 ) -> None:
-    """Writes `predictions.conll`, `.jsonlines`, `.txt` and `resolved.txt` into a directory."""
-    for name, show in zip(WRITTEN_FILES, (as_conll, as_json, as_text, as_resolved), strict=True):
-        text = "".join(show(*pair) for pair in zip(lines, predicted, strict=True))
-        write_text(os.path.join(output, name), text)
+    """Writes `WRITTEN_FILES` into a directory; that of CorefUD if documents are from such files."""
+    pairs = list(zip(lines, predicted, strict=True))
+    for name, show in zip(WRITTEN_FILES, (as_conll, as_json, as_text, as_resolved), strict=False):
+        write_text(os.path.join(output, name), "".join(show(*pair) for pair in pairs))
+    of_corefud = [(line, clusters) for line, clusters in pairs if "conllu" in line]
+    if of_corefud:
+        text = as_corefud(*zip(*of_corefud, strict=True))
+        write_text(os.path.join(output, _COREFUD_FILE), text)
 
 
 def as_conll(line: DocumentLine, clusters: Clusters) -> str:
@@ -234,22 +257,6 @@ def as_conll(line: DocumentLine, clusters: Clusters) -> str:
         rows.append("\t".join(map(str, columns)))
         in_sentence += 1
     return "\n".join([*rows, "", "#end document", ""])
-
-
-def mention_borders(clusters: Sequence[Iterable[Span]]) -> tuple[_Borders, _Borders]:
-    """The mentions that begin at each word, and those that end at each word.
-
-    Of mentions that begin at the same word, the longest comes first. Of mentions that end at the
-    same word, it comes last.
-    """
-    begun, ended = collections.defaultdict(list), collections.defaultdict(list)
-    for number, spans in enumerate(clusters):
-        for start, end in spans:
-            begun[start].append((end, number))
-            ended[end].append((start, number))
-    for mentions in (*begun.values(), *ended.values()):
-        mentions.sort(key=lambda mention: (-mention[0], mention[1]))
-    return begun, ended
 
 
 def cluster_cells(num_words: int, clusters: Sequence[Iterable[Span]]) -> list[str]:

@@ -20,7 +20,15 @@ from spanbert_tf.command_line import (
     required=True,
     multiple=True,
     metavar="FILE|DIR|GLOB",
-    help="CoNLL-2012 (*_conll), jsonlines of the original code, or GUM files; again for more.",
+    help="CoNLL-2012 (*_conll), CorefUD (*.conllu), jsonlines of the original code, or GUM files; "
+    "again for more.",
+)
+@click.option(
+    "--singletons",
+    type=click.Choice(["keep", "drop"]),
+    default="keep",
+    show_default=True,
+    help="Whether clusters of one mention are written.",
 )
 @follow_links_option
 @vocabulary_options
@@ -46,10 +54,13 @@ from spanbert_tf.command_line import (
 )
 @overwrite_option
 def prepare_coreference(
-    patterns: tuple[str, ...], follow_links: bool, output: str, **options: Any
+    patterns: tuple[str, ...], singletons: str, follow_links: bool, output: str, **options: Any
 ) -> None:
     """Write records of documents with coreferent mentions, one a document."""
     from spanbert_tf.tasks.coreference.files import read_documents
     from spanbert_tf.tasks.coreference.rows import write_documents
 
-    write_documents(read_documents(patterns, follow_links=follow_links), output, **options)
+    documents = read_documents(
+        patterns, follow_links=follow_links, drops_singletons=singletons == "drop"
+    )
+    write_documents(documents, output, **options)

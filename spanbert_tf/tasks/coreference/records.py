@@ -5,7 +5,7 @@ and `documents.jsonl` their words. Importing this module does not import TensorF
 """
 
 import dataclasses
-from typing import Annotated, Any, ClassVar, Literal
+from typing import Annotated, Any, ClassVar, Literal, NotRequired
 
 from annotated_types import Gt, Lt
 from typing_extensions import TypedDict  # pydantic wants this one before Python 3.12
@@ -101,6 +101,7 @@ class DocumentLine(TypedDict):
     sentence_starts: list[int]
     speakers: list[str]
     clusters: list[list[list[int]]]
+    conllu: NotRequired[str]  # its lines in a file of CorefUD
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)

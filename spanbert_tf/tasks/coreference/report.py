@@ -8,7 +8,8 @@ from collections.abc import Mapping, Sequence
 
 import markupsafe
 
-from spanbert_tf.tasks.coreference.files import PRONOUNS, mention_borders
+from spanbert_tf.tasks.coreference.conll import mention_borders
+from spanbert_tf.tasks.coreference.files import PRONOUNS
 from spanbert_tf.tasks.coreference.metrics import TITLES, score_documents
 from spanbert_tf.tasks.coreference.records import (
     DOCUMENTS_FILE,

@@ -16,6 +16,8 @@ from spanbert_tf.data.documents import NO_PIECE, SegmentedDocuments, segment_doc
 from spanbert_tf.data.records import ROW_TOKEN_IDS
 from spanbert_tf.errors import BadInputError
 from spanbert_tf.tasks.coreference.conll import Document
+from spanbert_tf.tasks.coreference.corefud import DISCONTINUOUS, EMPTY
+from spanbert_tf.tasks.coreference.files import SINGLETONS_DROPPED
 from spanbert_tf.tasks.coreference.records import (
     DOCUMENTS_FILE,
     FLAG_DTYPE,
@@ -57,6 +59,9 @@ _LOST = {
     "mentions_across_sentences": "mentions cross a sentence's end and cannot be found",
     "mentions_without_pieces": "mentions have no word piece and cannot be found",
     "words_without_pieces": "words have no word piece (control characters, for example)",
+    DISCONTINUOUS: "mentions are discontinuous and were left out",
+    EMPTY: "mentions have no word of the text and were left out",
+    SINGLETONS_DROPPED: "clusters have one mention and were dropped",
     "singletons": "clusters have one mention; OntoNotes has none, and predictions have none",
 }
 _COUNTS = (
@@ -70,6 +75,9 @@ _COUNTS = (
     "mentions_across_sentences",
     "mentions_without_pieces",
     "words_without_pieces",
+    DISCONTINUOUS,
+    EMPTY,
+    SINGLETONS_DROPPED,
     "documents_without_clusters",
     "documents_with_speakers",
 )
@@ -326,6 +334,7 @@ class DocumentRows(RowMaker[CoreferenceManifest]):
         row: SegmentedDocuments,
     ) -> None:
         """Adds the counts of a document."""
+        self.counts.update(document.left_out)
         self.counts.update(
             words=len(document.words),
             sentences=num_sentences,
@@ -352,7 +361,7 @@ def _check_words(document: Document, sizes: np.ndarray, max_pieces: int) -> None
 
 def _document_line(document: Document, sentence_starts: list[int]) -> DocumentLine:
     """Returns the JSON line of a document."""
-    return {
+    line: DocumentLine = {
         "name": document.name,
         "part": document.part,
         "words": document.words,
@@ -360,3 +369,6 @@ def _document_line(document: Document, sentence_starts: list[int]) -> DocumentLi
         "speakers": document.speakers,
         "clusters": [[list(span) for span in spans] for spans in document.clusters],
     }
+    if document.conllu:
+        line["conllu"] = document.conllu
+    return line
