@@ -49,6 +49,7 @@ def starts_of_punkt(punkt, paragraph):
 @hypothesis.settings(max_examples=500)
 @hypothesis.given(st.lists(FRAGMENTS, max_size=15).map("".join))
 @hypothesis.example("A . . . b.\u00a0.\u00a0. C")
+@hypothesis.example("The x-mr. Smith sat.")
 @hypothesis.example("'“Stop!!” he said.) --J. Bach. No. 5. 1. The end.")
 def test_sentences_are_those_of_punkt(splitter, punkt, paragraph):
     assert splitter.find_starts(paragraph) == starts_of_punkt(punkt, paragraph)
