@@ -28,13 +28,29 @@ class Positions(NamedTuple):
     segments: bool
 
 
-_SEGABERT = ("paragraph_indices", "sentence_indices", "token_indices")
+# SegaBERT's indices, and the arguments of `SpanBertBackbone` that count the rows of their tables.
+TABLE_SIZES = {
+    "paragraph_indices": "num_paragraphs",
+    "sentence_indices": "num_sentences",
+    "token_indices": "max_sentence_length",
+}
+_SEGABERT = tuple(TABLE_SIZES)
 POSITION_EMBEDDINGS: dict[str, Positions] = {
     "absolute": Positions((), in_row=True, segments=True),
     "segment_aware": Positions(_SEGABERT, in_row=False, segments=False),
     "segment_aware_with_segments": Positions(_SEGABERT, in_row=False, segments=True),
     "absolute_with_paragraph_and_sentence": Positions(_SEGABERT[:2], in_row=True, segments=True),
 }
+# What ends the name of a kind that is another kind with BERT's segments beside it.
+_WITH_SEGMENTS = "_with_segments"
+# The values of `convert --positions`. The arrays of a checkpoint say whether it has segments.
+NAMED_POSITIONS = tuple(kind for kind in POSITION_EMBEDDINGS if not kind.endswith(_WITH_SEGMENTS))
+
+
+def with_segments(position_embeddings: str) -> str:
+    """Returns the kind that is this one with BERT's segments; itself if there is no such kind."""
+    kind = f"{position_embeddings}{_WITH_SEGMENTS}"
+    return kind if kind in POSITION_EMBEDDINGS else position_embeddings
 
 
 def reads_indices(position_embeddings: object) -> bool:

@@ -11,7 +11,6 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from spanbert_tf.config.positions import POSITION_EMBEDDINGS
 from spanbert_tf.conversion.names import (
     ENCODER,
     MASKED_LM_BIAS,
@@ -27,7 +26,6 @@ from spanbert_tf.conversion.names import (
     entries_of,
 )
 from spanbert_tf.errors import BadInputError, MismatchError
-from spanbert_tf.models.span_bert_backbone import TABLE_SIZES
 from spanbert_tf.text.vocabulary import TextRules
 
 BERT_EPSILON = 1e-12  # of LayerNorm in the original code
@@ -218,15 +216,6 @@ def sizes_of_arrays(arrays: Mapping[str, Array], num_heads: int) -> dict[str, An
     }
 
 
-def read_tables(position_embeddings: str) -> set[str]:
-    """Returns the keys of `POSITION_TABLES` whose tables an encoder with such positions reads."""
-    positions = POSITION_EMBEDDINGS[position_embeddings]
-    sizes = {TABLE_SIZES[name] for name in positions.indices}
-    if positions.in_row:
-        sizes.add("max_sequence_length")
-    return sizes
-
-
 def check_absolute(checkpoint: Checkpoint, reader: str) -> None:
     """Raises `MismatchError` for SegaBERT's positions, which `reader` cannot store."""
     if checkpoint.sizes["position_embeddings"] != "absolute":
@@ -300,21 +289,14 @@ def _remove_tied_copies(path: str, arrays: dict[str, Array]) -> None:
 
 
 def entries_of_sizes(part: str, sizes: Sizes) -> Iterator[Entry]:
-    """Yields the entries of a part that a checkpoint of these sizes has.
-
-    Tables of positions and segments that its encoder does not read are left out.
+    """Yields the entries of a part whose arrays an encoder of these positions has.
 
     Args:
         part: one of `names.PARTS`.
         sizes: arguments of `SpanBertBackbone`.
     """
-    positions = sizes["position_embeddings"]
-    read = read_tables(positions)
-    unread = {name for size, name in POSITION_TABLES.items() if size not in read}
-    if positions == "segment_aware":
-        unread.add(SEGMENT_TABLE)
     for entry in entries_of(part, sizes["num_layers"]):
-        if entry.name not in unread:
+        if sizes["position_embeddings"] in entry.positions:
             yield entry
 
 

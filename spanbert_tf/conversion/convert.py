@@ -11,12 +11,12 @@ import keras
 import numpy as np
 import rich.table
 
+from spanbert_tf.config.positions import NAMED_POSITIONS, POSITION_EMBEDDINGS, with_segments
 from spanbert_tf.console import table_console
 from spanbert_tf.conversion.checkpoint import (
     Checkpoint,
     Shapes,
     checked_checkpoint,
-    read_tables,
 )
 from spanbert_tf.conversion.fairseq import read_fairseq
 from spanbert_tf.conversion.huggingface import (
@@ -43,6 +43,7 @@ from spanbert_tf.conversion.names import (
     POSITION_TABLES,
     SEGMENT_TABLE,
     TEXT_CLASSIFIER,
+    read_tables,
 )
 from spanbert_tf.conversion.tf1 import TF1_KIND, read_tf1, write_tf1
 from spanbert_tf.conversion.tfhub import read_tfhub
@@ -60,7 +61,7 @@ from spanbert_tf.text.vocabulary import check_case
 # state: vocabulary, lowercase, strip_accents. The arrays are read one by one.
 Reader = Callable[[str, str | None, bool | None, bool | None], AbstractContextManager[Checkpoint]]
 
-_SOURCES: dict[str, Reader] = {
+SOURCES: dict[str, Reader] = {
     "huggingface": read_huggingface,
     "fairseq": read_fairseq,
     "tf1": read_tf1,
@@ -83,7 +84,7 @@ class Target(NamedTuple):
     output: OutputKind
 
 
-_TARGETS = {
+TARGETS = {
     "huggingface": Target(write_huggingface, HUGGINGFACE_KIND),
     "tf1": Target(write_tf1, TF1_KIND),
     "model_garden": Target(write_model_garden, MODEL_GARDEN_KIND),
@@ -102,10 +103,9 @@ _SHOWN_UNUSED = 8  # names of unused arrays that are printed
 # modeling_segabert.py, `BertEmbeddings`): those of positions, paragraphs, sentences and tokens, and
 # BERT's segments. The arguments of a call decide which are read. So a checkpoint with all four can
 # be a SegaBERT, a BERT with paragraphs and sentences, or a BERT.
-_POSITIONS = ("absolute", "segment_aware", "absolute_with_paragraph_and_sentence")
+# Tables of embeddings, `distance_embedding` among them: relative positions (Shaw et al., 2018) in
+# earlier releases of `transformers`. Arrays of this kind that the table of names lacks are refused.
 _EMBEDDING = re.compile(r"^bert\.embeddings\.|position|distance_embedding")
-_SEGMENTS_TOO = "_with_segments"
-_WITH_SEGMENTS = f"segment_aware{_SEGMENTS_TOO}"
 
 
 def convert_checkpoint(
@@ -142,8 +142,8 @@ def convert_checkpoint(
         ConfigurationError: the casing or the positions are neither stated nor given.
         MismatchError: the options or the target do not fit the source.
     """
-    read = _SOURCES[source_format]
-    target = _TARGETS[target_format]
+    read = SOURCES[source_format]
+    target = TARGETS[target_format]
     destination = Output(destination, target.output, overwrite=overwrite).check()
     if os.path.realpath(source) == os.path.realpath(destination):
         raise BadInputError(f"{destination}: is SRC and DST at once; name another directory")
@@ -204,11 +204,12 @@ def with_positions(checkpoint: Checkpoint, positions: str | None) -> Checkpoint:
     sizes = dict(checkpoint.sizes)
     arrays = dict(checkpoint.arrays)
     stated = sizes.get("position_embeddings")
-    if stated and positions not in (None, stated, stated.removesuffix(_SEGMENTS_TOO)):
+    if stated and positions and stated not in (positions, with_segments(positions)):
         raise MismatchError(f"{checkpoint.path}: states {stated} positions, not {positions}")
-    kind = stated or positions or _only_reader(checkpoint)
-    if kind == "segment_aware" and np.any(np.asarray(arrays.get(SEGMENT_TABLE, 0))):
-        kind = _WITH_SEGMENTS
+    named = stated or positions or _only_reader(checkpoint)
+    kind = named
+    if with_segments(named) != named and np.any(np.asarray(arrays.get(SEGMENT_TABLE, 0))):
+        kind = with_segments(named)
     tables = read_tables(kind)
     for size, name in POSITION_TABLES.items():
         if size in tables and name not in arrays:
@@ -217,9 +218,9 @@ def with_positions(checkpoint: Checkpoint, positions: str | None) -> Checkpoint:
             sizes.setdefault(size, len(arrays[name]))
         else:
             arrays.pop(name, None)
-            if size != "max_sequence_length":  # also limits rows if there is no table
+            if size != "max_sequence_length":  # the longest row, also without a table
                 sizes.pop(size, None)
-    if kind == "segment_aware":
+    if not POSITION_EMBEDDINGS[kind].segments:
         arrays.pop(SEGMENT_TABLE, None)  # all values are 0
     found = dataclasses.replace(
         checkpoint, sizes=sizes | {"position_embeddings": kind}, arrays=arrays
@@ -230,7 +231,7 @@ def with_positions(checkpoint: Checkpoint, positions: str | None) -> Checkpoint:
             f"{checkpoint.path}: holds {unknown[0]}, which no encoder here reads; without it the "
             "model would compute something else"
         )
-    if kind == _WITH_SEGMENTS != stated and TEXT_CLASSIFIER in found.found_parts():
+    if kind != named and TEXT_CLASSIFIER in found.found_parts():
         # In the authors' program for GLUE, all tokens of both texts have segment 0 (run_glue.py).
         table = np.asarray(arrays[SEGMENT_TABLE])
         arrays[SEGMENT_TABLE] = np.repeat(table[:1], len(table), axis=0)
@@ -242,10 +243,10 @@ def _only_reader(checkpoint: Checkpoint) -> str:
     present = {size for size, name in POSITION_TABLES.items() if name in checkpoint.arrays}
     if present <= read_tables("absolute"):
         return "absolute"
-    for kind in _POSITIONS:
+    for kind in NAMED_POSITIONS:
         if present == read_tables(kind):
             return kind
-    fitting = [kind for kind in _POSITIONS if read_tables(kind) <= present]
+    fitting = [kind for kind in NAMED_POSITIONS if read_tables(kind) <= present]
     tables = [name for size, name in POSITION_TABLES.items() if size in present]
     names = ", ".join(name.split(".")[2] for name in tables)
     if fitting in ([], ["absolute"]):

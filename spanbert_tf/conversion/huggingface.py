@@ -14,7 +14,6 @@ from spanbert_tf.conversion.checkpoint import (
     SIZE_NAMES,
     Array,
     Checkpoint,
-    read_tables,
 )
 from spanbert_tf.conversion.configuration import (
     SEGABERT,
@@ -36,6 +35,7 @@ from spanbert_tf.conversion.names import (
     TEXT_CLASSIFIER,
     TOKEN_CLASSIFIER,
     TOKEN_TABLE,
+    read_tables,
 )
 from spanbert_tf.conversion.torch_files import (
     read_pickled,

@@ -19,7 +19,6 @@ from spanbert_tf.conversion.checkpoint import (
     Sizes,
     check_absolute,
     check_epsilon,
-    read_tables,
     task_head_sizes,
 )
 from spanbert_tf.conversion.names import (
@@ -31,6 +30,7 @@ from spanbert_tf.conversion.names import (
     SPAN_BOUNDARY_HEAD,
     SPAN_CLASSIFIERS,
     TOKEN_CLASSIFIER,
+    read_tables,
 )
 from spanbert_tf.conversion.parameters import (
     Parameter,

@@ -6,13 +6,16 @@ column of the table holds the array's name in another format. `{}` in a name sta
 of an encoder layer. In the other formats an array called `kernel` is [inputs, outputs].
 
 To read or write another format, add a column to `Entry` and to the table. `find_entry` then finds
-the entry of an array of that format, and `entries_of` lists the arrays to write.
+the entry of an array of that format, and `entries_of` lists the arrays to write. To add an array,
+add an entry; if only some kinds of positions have it, say which.
 """
 
 import functools
 import re
 from collections.abc import Iterator
 from typing import NamedTuple
+
+from spanbert_tf.config.positions import POSITION_EMBEDDINGS
 
 # The parts of a checkpoint, in the order in which `convert` prints them.
 ENCODER = "encoder"
@@ -64,6 +67,7 @@ class Entry(NamedTuple):
         is_matrix: whether the array is a matrix [outputs, inputs] in a `Checkpoint`.
         heads: which axis Keras and the Model Garden split into [heads, width of one head]:
             `SPLIT_OUTPUTS`, `SPLIT_INPUTS`, or `""` for none.
+        positions: kinds of positions (`config.positions`) whose encoders have the array.
     """
 
     part: str
@@ -75,6 +79,7 @@ class Entry(NamedTuple):
     objects: str | None = None
     is_matrix: bool = False
     heads: str = ""
+    positions: tuple[str, ...] = tuple(POSITION_EMBEDDINGS)
 
     def of_layer(self, layer: int | str) -> "Entry":
         """Returns the entry of one encoder layer: every `{}` is replaced by the layer's number."""
@@ -191,6 +196,11 @@ def _joined(layer: str | None, separator: str, array: str) -> str | None:
     return f"{layer}{separator}{array}" if layer else None
 
 
+def _kinds_with_index(index: str) -> tuple[str, ...]:
+    """Returns the kinds of positions that embed one of SegaBERT's indices."""
+    return tuple(kind for kind, reads in POSITION_EMBEDDINGS.items() if index in reads.indices)
+
+
 def _resolver(tf1: str, *, shape: tuple[int | str, ...], keras: str) -> Entry:
     """An array of the coreference resolver. A `Checkpoint` stores it in the original's layout."""
     return Entry(COREFERENCE, RESOLVER + tf1.replace("/", "."), shape, keras, tf1)
@@ -227,6 +237,9 @@ MASKED_LM_BIAS = "cls.predictions.bias"
 POOLER_BIAS = "bert.pooler.dense.bias"
 RESOLVER = "coreference."  # before the names of the original's variables
 
+_KINDS_IN_ROW = tuple(kind for kind, reads in POSITION_EMBEDDINGS.items() if reads.in_row)
+_KINDS_WITH_SEGMENTS = tuple(kind for kind, reads in POSITION_EMBEDDINGS.items() if reads.segments)
+
 # `Entry` explains the columns. A row of `_dense` or `_layer_norm` names a layer. Its two arrays
 # have the layer's names, followed by `kernel` and `bias`, or `gamma` and `beta`. The tables
 # of SegaBERT's positions (paragraph, sentence, token) have its authors' names. The names of the
@@ -249,6 +262,7 @@ TABLE: tuple[Entry, ...] = (
         tf1="bert/embeddings/position_embeddings",
         model_garden="position_embedding/embeddings",
         objects="_position_embedding_layer._position_embeddings",
+        positions=_KINDS_IN_ROW,
     ),
     Entry(
         ENCODER,
@@ -256,6 +270,7 @@ TABLE: tuple[Entry, ...] = (
         shape=("num_paragraphs", "hidden_dim"),
         keras="segment_aware_embedding.tables.paragraph_indices.embeddings",
         tf1="bert/embeddings/para_position_embeddings",
+        positions=_kinds_with_index("paragraph_indices"),
     ),
     Entry(
         ENCODER,
@@ -263,6 +278,7 @@ TABLE: tuple[Entry, ...] = (
         shape=("num_sentences", "hidden_dim"),
         keras="segment_aware_embedding.tables.sentence_indices.embeddings",
         tf1="bert/embeddings/sent_position_embeddings",
+        positions=_kinds_with_index("sentence_indices"),
     ),
     Entry(
         ENCODER,
@@ -270,6 +286,7 @@ TABLE: tuple[Entry, ...] = (
         shape=("max_sentence_length", "hidden_dim"),
         keras="segment_aware_embedding.tables.token_indices.embeddings",
         tf1="bert/embeddings/token_position_embeddings",
+        positions=_kinds_with_index("token_indices"),
     ),
     *_layer_norm(
         ENCODER,
@@ -287,6 +304,7 @@ TABLE: tuple[Entry, ...] = (
         tf1="bert/embeddings/token_type_embeddings",
         model_garden="type_embeddings/embeddings",
         objects="_type_embedding_layer.embeddings",
+        positions=_KINDS_WITH_SEGMENTS,
     ),
     *_dense(
         ENCODER,
@@ -582,6 +600,12 @@ def entries_of(part: str, num_layers: int) -> Iterator[Entry]:
         for entry in entries:
             if "{}" in entry.name:
                 yield entry.of_layer(layer)
+
+
+def read_tables(position_embeddings: str) -> set[str]:
+    """Returns the keys of `POSITION_TABLES` whose tables an encoder with such positions reads."""
+    read = {entry.name for entry in TABLE if position_embeddings in entry.positions}
+    return {size for size, name in POSITION_TABLES.items() if name in read}
 
 
 def parts_of(column: str) -> list[str]:

@@ -10,7 +10,7 @@ import keras
 import keras_hub
 import numpy as np
 
-from spanbert_tf.config.positions import POSITION_EMBEDDINGS, reads_indices
+from spanbert_tf.config.positions import POSITION_EMBEDDINGS, TABLE_SIZES, reads_indices
 from spanbert_tf.errors import MismatchError
 from spanbert_tf.files.preset import is_adapter
 from spanbert_tf.layers import (
@@ -21,13 +21,6 @@ from spanbert_tf.layers import (
 )
 from spanbert_tf.models.adapters import load_adapted
 from spanbert_tf.models.keras_hub_presets import LoadsPresets, SavesWithoutMixedPrecision
-
-# Index, and the argument of the backbone with the number of rows of its table.
-TABLE_SIZES = {
-    "paragraph_indices": "num_paragraphs",
-    "sentence_indices": "num_sentences",
-    "token_indices": "max_sentence_length",
-}
 
 
 def was_trained(pooler_bias: keras.Variable | np.ndarray) -> bool:

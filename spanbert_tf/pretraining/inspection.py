@@ -11,7 +11,7 @@ from rich.table import Table
 from rich.text import Text
 
 from spanbert_tf.config import PretrainingConfig, load_config
-from spanbert_tf.config.positions import POSITION_EMBEDDINGS
+from spanbert_tf.config.positions import POSITION_EMBEDDINGS, TABLE_SIZES
 from spanbert_tf.console import DataConsole
 from spanbert_tf.data import pretraining_dataset
 from spanbert_tf.data.examples import named_damage
@@ -20,7 +20,6 @@ from spanbert_tf.data.rows import parse_records, segment_aware_indices
 from spanbert_tf.files.output import FileKind, Output
 from spanbert_tf.layers.segment_aware_embedding import lowered_indices
 from spanbert_tf.masking import MaskingOptions
-from spanbert_tf.models.span_bert_backbone import TABLE_SIZES
 from spanbert_tf.pretraining.datasets import tokens_per_row
 from spanbert_tf.pretraining.span_lengths import SpanLengths, count_span_lengths, plot_span_lengths
 from spanbert_tf.terminal import escape_controls
