@@ -290,9 +290,9 @@ def vocabulary_crossentropy(labels: tf.Tensor, logits: tf.Tensor) -> tuple[tf.Te
         losses = gaps - tf.math.log(tf.gather_nd(shares, best_indices))  # [targets]
 
         def gradient(upstream: tf.Tensor) -> tf.Tensor:
-            # On a CPU, the softmax of NaN is finite, which would hide the NaN. The loss, which is
-            # not finite, replaces the gradient. A constant NaN would stop programs that use
-            # `tf.debugging.enable_check_numerics`.
+            # On a CPU, the softmax of a row with a NaN is finite in all other entries (TensorFlow
+            # 2.20). The loss, which is not finite, replaces the gradient. A constant NaN would stop
+            # programs that use `tf.debugging.enable_check_numerics`.
             upstream = tf.where(tf.math.is_finite(losses), upstream, losses)
             return tf.tensor_scatter_nd_update(
                 shares * upstream[:, None], label_indices, (label_shares - 1.0) * upstream

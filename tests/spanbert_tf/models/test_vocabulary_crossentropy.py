@@ -67,13 +67,13 @@ def test_of_equal_logits_the_first_is_the_prediction():
 @pytest.mark.parametrize("jit_compile", [False, True])
 @pytest.mark.parametrize("label", range(4))
 @pytest.mark.parametrize("value", [np.nan, np.inf])
-def test_logits_that_are_no_numbers_show_in_loss_and_gradient(value, label, jit_compile):
+def test_rows_with_logits_that_are_no_numbers_have_no_finite_gradient(value, label, jit_compile):
     logits = np.zeros((2, 4), "float32")
     logits[1, 2] = value
     labels = np.full(2, label, "int32")
     losses, _, gradient = computed(labels, logits, np.ones(2, "float32"), jit_compile)
     assert np.isfinite(losses).tolist() == [True, False]
-    assert np.isfinite(gradient).all(axis=-1).tolist() == [True, False]
+    assert np.isfinite(gradient[0]).all() and not np.isfinite(gradient[1]).any()
 
 
 def test_tensorflows_check_of_numbers_ends_at_bad_logits_alone():
