@@ -1,5 +1,8 @@
 """The kinds of position embeddings of an encoder: the one table that says what each of them reads.
 
+Rows and records that hold SegaBERT's three indices are called `segment_aware`, whichever of them an
+encoder embeds. `segment_ids` are something else: BERT's two segments.
+
 A new kind is a row here, a layer that `SpanBertBackbone` adds to its embeddings, and its arrays in
 `spanbert_tf.conversion.names`.
 """
@@ -51,6 +54,15 @@ def with_segments(position_embeddings: str) -> str:
     """Returns the kind that is this one with BERT's segments; itself if there is no such kind."""
     kind = f"{position_embeddings}{_WITH_SEGMENTS}"
     return kind if kind in POSITION_EMBEDDINGS else position_embeddings
+
+
+def has_positions(position_embeddings: str, max_sequence_length: int, length: int) -> bool:
+    """Whether an encoder has a position for each place of a row of `length` positions.
+
+    Only a table of places in the row limits rows; SegaBERT's indices are lowered where they exceed
+    their tables.
+    """
+    return not POSITION_EMBEDDINGS[position_embeddings].in_row or length <= max_sequence_length
 
 
 def reads_indices(position_embeddings: object) -> bool:

@@ -40,7 +40,8 @@ class ModelConfig(Section):
         dropout: rate on all layers (SpanBERT 4.2: 0.1).
         attention_dropout: rate on attention's weights; null: as `dropout` (4.2). 0 lets attention
             run as one fused operation on accelerators.
-        max_sequence_length: rows of the position table.
+        max_sequence_length: the longest row in pre-training, and the number of rows of the table of
+            places in the row. A task's rows may be longer if the encoder has no such table.
         layer_norm_epsilon: BERT's TensorFlow code has 1e-12.
         position_embeddings: which positions are embedded: the place in the row (BERT); paragraph,
             sentence and token instead (SegaBERT 2), with BERT's segments beside them (the code of

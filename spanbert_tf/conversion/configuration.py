@@ -109,7 +109,8 @@ def read_sizes(directory: str, path: str) -> dict[str, Any]:
         if (config.get(key) or known[0]) not in known:
             values = " or ".join(map(repr, known))
             raise BadInputError(f"{where}: {key} is {config[key]!r}; only {values} is converted")
-    # `transformers` writes "absolute" for each model, also SegaBERT's. Only other values count.
+    # Releases of `transformers` that have this key write "absolute" for SegaBERT's models, too. So
+    # "absolute" says nothing, and all other values are from `convert`, which writes ours.
     if (config.get("position_embedding_type") or "absolute") != "absolute":
         sizes["position_embeddings"] = config["position_embedding_type"]
     if sizes["hidden_dim"] % sizes["num_heads"]:

@@ -44,7 +44,9 @@ class SpanBertBackbone(SavesWithoutMixedPrecision, LoadsPresets, keras_hub.model
         hidden_dim: int. The width of the encoder and of the pooler.
         intermediate_dim: int. The width of the feed-forward layers.
         dropout: float. Dropout rate.
-        max_sequence_length: int. The number of absolute positions.
+        max_sequence_length: int. The longest row in pre-training, and the number of rows of the
+            table of places in the row. A task's rows may be longer if the encoder has no such
+            table.
         num_segments: int. The number of segments.
         layer_norm_epsilon: float. Epsilon of every LayerNorm.
         position_embeddings: string. `"absolute"`: BERT's positions and segments.
@@ -265,7 +267,7 @@ class SpanBertBackbone(SavesWithoutMixedPrecision, LoadsPresets, keras_hub.model
 
         As in Megatron-LM (Shoeybi et al., 2019), each device has some of the attention heads, some
         units of the feed-forward layers, and some columns of the token embedding. All devices have
-        the small weights.
+        all other weights.
 
         Args:
             device_mesh: the devices.

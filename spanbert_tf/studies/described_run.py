@@ -11,7 +11,7 @@ import keras
 import tensorflow as tf
 
 from spanbert_tf.config import FinetuningConfig, PretrainingConfig
-from spanbert_tf.config.positions import POSITION_EMBEDDINGS
+from spanbert_tf.config.positions import has_positions
 from spanbert_tf.data.manifest import NUM_BLOCKS
 from spanbert_tf.data.records import TaskManifest
 from spanbert_tf.errors import ConfigurationError
@@ -104,8 +104,7 @@ def _check_encoder(encoder: PretrainingConfig, manifest: TaskManifest) -> None:
             f"--encoder: has {kinds[0]} positions, the rows of {manifest.task} have {kinds[1]}; "
             "name one that reads them (of SegaBERT, segabert_base)"
         )
-    has_table = POSITION_EMBEDDINGS[model.position_embeddings].in_row
-    if has_table and model.max_sequence_length < length:
+    if not has_positions(model.position_embeddings, model.max_sequence_length, length):
         raise ConfigurationError(
             f"--encoder: has {model.max_sequence_length} positions, rows have {length}; try "
             f"--set data.sequence_length={model.max_sequence_length}"

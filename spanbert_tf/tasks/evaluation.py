@@ -7,7 +7,7 @@ from collections.abc import Callable, Mapping, Sequence
 import keras_hub
 import numpy as np
 
-from spanbert_tf.config.positions import POSITION_EMBEDDINGS, reads_indices
+from spanbert_tf.config.positions import has_positions, reads_indices
 from spanbert_tf.console import table_console
 from spanbert_tf.data.records import Records, TaskManifest
 from spanbert_tf.errors import BadInputError, MismatchError
@@ -223,9 +223,9 @@ def check_encoder(
         else:
             advice = f"records of {manifest.task} have BERT's positions: take such an encoder"
         raise MismatchError(f"{preset}: reads {reads}, and {data} was written for others; {advice}")
-    has_table = POSITION_EMBEDDINGS[backbone.position_embeddings].in_row
-    if has_table and backbone.max_sequence_length < manifest.sequence_length:
+    limit, length = backbone.max_sequence_length, manifest.sequence_length
+    if not has_positions(backbone.position_embeddings, limit, length):
         raise MismatchError(
-            f"{preset}: has {backbone.max_sequence_length} positions, the rows in {data} up to "
-            f"{manifest.sequence_length}; write them with --sequence-length"
+            f"{preset}: has {limit} positions, the rows in {data} up to {length}; write them with "
+            "--sequence-length"
         )

@@ -257,7 +257,8 @@ class AdamW(keras.optimizers.AdamW):
 
     Args:
         bias_correction: whether the moments are corrected for starting at 0.
-        exclude_from_weight_decay: last parts of the names of variables without weight decay.
+        exclude_from_weight_decay: last words of the names of variables without weight decay. `bias`
+            is the last word of `query_bias`, too.
         dynamic_loss_scale: whether `scale_loss` scales the loss.
         all_reduce_dtype: dtype in which replicas add up their gradients; by default the dtype of
             each gradient.

@@ -94,7 +94,8 @@ def _can_drop_in_kernel(by_head: jax.Array) -> bool:
     if jax.default_backend() == "tpu" or keras.distribution.distribution():
         return False
     part = jax.ShapeDtypeStruct((*by_head.shape[:2], *by_head.shape[3:]), by_head.dtype)
-    return part.shape[1] % 2 == 0 and keras_nn._can_use_flash_attention(part, part, part, None)
+    can_use_kernel = keras_nn._can_use_flash_attention(part, part, part, bias=None)
+    return part.shape[1] % 2 == 0 and can_use_kernel
 
 
 def _attend_in_kernel(by_head: jax.Array, padding_mask: jax.Array, dropout: Dropout) -> jax.Array:

@@ -252,6 +252,9 @@ def call_in_training(
     With `layer.gradient_checkpointing`, only the inputs are stored, and the rest is computed again
     for the gradients (Chen et al., 2016), with the same random numbers.
 
+    Everything that differs between two calls must be an argument, since equal layers share one
+    traced function on TensorFlow.
+
     Args:
         layer: a `TransformerEncoder`.
         x: float tensor [B, S, H].

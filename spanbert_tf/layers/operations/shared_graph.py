@@ -61,7 +61,10 @@ def _can_share(layer: keras.layers.Layer) -> bool:
 
 
 def _description(layer: keras.layers.Layer) -> Hashable:
-    """Returns a key that is equal for layers with equal graphs, apart from shapes."""
+    """Returns a key that is equal for layers with equal graphs, apart from shapes.
+
+    So what `compute` reads beside its arguments and the weights must be in `get_config`.
+    """
     config = {**layer.get_config(), "name": None}
     are_trainable = tuple(weight.trainable for weight in layer.weights)
     return type(layer), repr(config), layer.gradient_checkpointing, are_trainable

@@ -7,6 +7,7 @@ import record_files
 import torch
 import transformers
 
+from spanbert_tf.config.positions import POSITION_EMBEDDINGS
 from spanbert_tf.data import pretraining_dataset
 from spanbert_tf.layers import SegmentAwareEmbedding, weights_are_loaded
 from spanbert_tf.models import SpanBertBackbone, SpanBertMaskedLM
@@ -284,6 +285,19 @@ def test_sizes_that_do_not_fit_are_refused():
         SpanBertBackbone(99, 1, 24, 1024, 64)  # SegaBERT large as the paper prints it
     with pytest.raises(ValueError, match="position_embeddings must be one of"):
         SpanBertBackbone(99, 1, 2, 32, 64, position_embeddings="relative")
+
+
+@pytest.mark.parametrize("kind", POSITION_EMBEDDINGS)
+def test_the_layout_splits_heads_and_inner_units_of_every_weight(kind):
+    mesh = keras.distribution.DeviceMesh((1, 1), ("batch", "model"), ["cpu:0"])
+    layout_map = SpanBertBackbone.get_layout_map(mesh)
+    backbone = SpanBertBackbone(**TINY, position_embeddings=kind)
+    sizes = (backbone.num_heads, backbone.intermediate_dim)  # no other axis has one of them
+    for weight in backbone.weights:
+        layout = layout_map[weight.path]
+        axes = layout.axes if layout is not None else (None,) * len(weight.shape)
+        if weight is not backbone.token_embedding.embeddings:
+            assert list(axes) == ["model" if size in sizes else None for size in weight.shape]
 
 
 def test_configuration_makes_an_equal_model():

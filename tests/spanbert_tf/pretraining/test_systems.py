@@ -105,7 +105,7 @@ def test_batch_keeps_its_contract(name, small, one_batch):
     dataset = one_batch(name)
     (batch,) = dataset.as_numpy_iterator()
     rows = {"token_ids", "segment_ids", "padding_mask"}
-    if config.model.position_embeddings != "absolute":
+    if config.model.segment_aware:
         rows |= {"paragraph_indices", "sentence_indices", "token_indices"}
     spans = {"span_left_positions", "span_right_positions", "span_offsets", "span_weights"}
     slots = {"mask_positions", "mask_ids", "mask_weights"} | spans

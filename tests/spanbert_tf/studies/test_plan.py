@@ -37,7 +37,7 @@ def test_a_planned_batch_is_that_of_the_data_set(
         tiny_pair_records if is_pair else tiny_records,
         batch_size=config.training.batch_size,
         masking=config.masking,
-        segment_aware=config.model.position_embeddings != "absolute",
+        segment_aware=config.model.segment_aware,
     )
     planned = pretraining_batch(build_pretrainer(config, 30), config)
     found = {key: (one.shape, one.dtype.name) for key, one in planned.items()}
