@@ -29,6 +29,7 @@ from spanbert_tf.models.keras_hub_presets import weights_digest
 from spanbert_tf.presets.writing import write_preset
 from spanbert_tf.tasks.prediction import export_preset
 from spanbert_tf.tasks.table import load_task_config
+from spanbert_tf.training.run_directory import CHANGEABLE
 
 ROOT = pathlib.Path(__file__).parents[1]
 DOCS = ROOT / "docs"
@@ -224,6 +225,14 @@ def test_links_lead_somewhere(path, target):
     assert page.exists()
     if anchor:
         assert anchor in anchors(page)
+
+
+def test_the_page_on_resuming_lists_all_that_may_change():
+    page = (ROOT / "docs" / "devices.md").read_text()
+    section = page.split("### Equal bits")[1].split("\n### ")[0]
+    rows = [line for line in section.splitlines() if line.startswith("|") and "refused" not in line]
+    named = re.findall(r"`((?:training|prediction)\.\w+)`", "\n".join(rows))
+    assert set(named) - {"training.schedule_steps"} == CHANGEABLE
 
 
 def test_each_page_has_its_place():

@@ -28,7 +28,7 @@ BACKEND = "KERAS_BACKEND"
 
 # Settings that may change while a run is not finished. They decide when to stop, evaluate and save,
 # on which devices to train, and what to do after the last step.
-_CHANGEABLE = frozenset(
+CHANGEABLE = frozenset(
     {
         "training.steps",
         "training.log_every",
@@ -252,7 +252,7 @@ class RunDirectory:
 
 def _compare_values(directory: str, before: Mapping[str, Any], now: Mapping[str, Any]) -> None:
     for key, value in now.items():
-        if key.startswith(_GRID) or key in _CHANGEABLE or key not in before or value == before[key]:
+        if key.startswith(_GRID) or key in CHANGEABLE or key not in before or value == before[key]:
             continue
         if key == "training.precision" and value == "auto":  # was decided when the run was started
             continue
