@@ -15,7 +15,7 @@ from spanbert_tf.files.output import FileKind, Output, write_output
 from spanbert_tf.models import SpanBertBackbone, SpanBertTokenizer
 from spanbert_tf.presets.preset import Preset, check_tokenizer
 from spanbert_tf.tasks.lookup import open_records, task_of_preset, task_of_records
-from spanbert_tf.tasks.report import is_report, print_table
+from spanbert_tf.tasks.report import is_report, print_table, render_page
 from spanbert_tf.tasks.task import Predictions, Task
 from spanbert_tf.terminal import print_line
 
@@ -120,10 +120,13 @@ def print_scores(
         console = table_console()
         if outcome.note:
             console.print(outcome.note, markup=False)
-        for table in task.tables(outcome):
+        tables = task.tables(outcome)
+        for table in tables:
             print_table(console, table)
         if report and task.report and records is data[0]:
-            write_output(report, task.report(f"{name} on {records}", outcome, scores[-1]))
+            shown = task.report(outcome, scores[-1])
+            title = f"{name} on {records}"
+            write_output(report, render_page(shown, title, by=outcome.by, tables=tables))
             print_line(f"{report}: all records of {records}")
     if len(data) > 1:  # MRQA's overall score (Fisch et al., 2019; SpanBERT, table 2: "Avg.")
         # The data sets of one task can have different metrics, as those of GLUE do.

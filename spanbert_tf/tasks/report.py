@@ -52,6 +52,28 @@ class Table(NamedTuple):
     num_names: int = 1
 
 
+class Report(NamedTuple):
+    """What a task shows of its records in a page.
+
+    Attributes:
+        template: path of the task's template, which begins with `{% extends "page.html" %}`. All
+            values are escaped.
+        unit: what a record is called, in the singular.
+        records: the values that the template's block `record` shows as `record`, in the order of
+            the file. Each has `error`, a number that is 0 where nothing is wrong, and `kinds`, the
+            names of the filters that show it. `record.place` is added, such as "text 3 of 20".
+        filters: name → title of a filter; the number of its records is added. Every page has
+            filters for the records with errors and for the others.
+        values: values for the template's block `summary`.
+    """
+
+    template: str
+    unit: str
+    records: Iterable[Mapping]
+    filters: Mapping[str, str]
+    values: Mapping[str, object]
+
+
 def print_table(console: DataConsole, table: Table) -> None:
     """Prints a table, with a line above the rows that summarize the others."""
     shown = rich.table.Table(title=table.title)
@@ -64,39 +86,21 @@ def print_table(console: DataConsole, table: Table) -> None:
     console.print(shown)
 
 
-def render_page(
-    template: str,
-    title: str,
-    records: Iterable[Mapping],
-    filters: Mapping[str, str],
-    *,
-    unit: str,
-    by: str,
-    tables: Sequence[Table] = (),
-    **values: object,
-) -> str:
+def render_page(report: Report, title: str, *, by: str, tables: Sequence[Table]) -> str:
     """Renders a page as one file of HTML, with the worst errors first.
 
     Args:
-        template: path of the task's template, which begins with `{% extends "page.html" %}`. All
-            values are escaped.
+        report: what the task shows.
         title: title of the page.
-        records: the values that the template's block `record` shows as `record`, in the order of
-            the file. Each has `error`, a number that is 0 where nothing is wrong, and `kinds`, the
-            names of the filters that show it. `record.place` is added, such as "text 3 of 20".
-        filters: name → title of a filter; the number of its records is added. Every page has
-            filters for the records with errors and for the others.
-        unit: what a record is called, in the singular.
         by: who made the predictions, `"model"` or `"baseline"`.
         tables: tables of the classes and of confusions.
-        **values: values for the template's block `summary`.
     """
-    folder, name = os.path.split(os.path.abspath(template))
-    filters = {_ERRORS: "with errors", _RIGHT: "all right"} | dict(filters)
-    records = list(records)
+    folder, name = os.path.split(os.path.abspath(report.template))
+    filters = {_ERRORS: "with errors", _RIGHT: "all right", **report.filters}
+    records = list(report.records)
     shown = []
     for number, record in enumerate(records, start=1):
-        place = f"{unit} {number:,} of {len(records):,}"
+        place = f"{report.unit} {number:,} of {len(records):,}"
         kinds = [_ERRORS if record["error"] else _RIGHT, *record["kinds"]]
         shown.append({**record, "place": place, "kinds": kinds})
     shown.sort(key=lambda record: -record["error"])
@@ -110,10 +114,10 @@ def render_page(
             records=shown,
             filters=filters,
             counts=counts,
-            unit=unit,
+            unit=report.unit,
             by=by,
             tables=tables,
-            **values,
+            **report.values,
         )
     )
 

@@ -27,7 +27,7 @@ from spanbert_tf.models.objective import ObjectiveSums, mean_loss
 from spanbert_tf.models.train_step import traced_once, with_model
 from spanbert_tf.tasks.marked_text import marked_pieces, pieces_of_row
 from spanbert_tf.tasks.pipeline import Pipeline
-from spanbert_tf.tasks.report import Table
+from spanbert_tf.tasks.report import Report, Table
 from spanbert_tf.terminal import show_progress
 from spanbert_tf.training.checkpoints import Best
 
@@ -82,7 +82,8 @@ class Task(Pipeline, Generic[Info, ConfigT]):
             always written.
         label_title: what `inspect` calls a label.
         pooler_advice: how to do without a pooler that was never trained; `finetune` prints it.
-        report: `(title, outcome, scores)` → a page of HTML; `None` if the task has no report.
+        report: `(outcome, scores)` → what the page of the report shows; `None` if the task has no
+            report.
         baseline: `(records)` → predictions without a model, which show what a score is worth;
             `None` if the task has no baseline.
     """
@@ -93,7 +94,7 @@ class Task(Pipeline, Generic[Info, ConfigT]):
     written_files: ClassVar[tuple[str, ...]]
     label_title: ClassVar[str] = "label"
     pooler_advice: ClassVar[str] = ""
-    report: Callable[[str, Outcome, Mapping[str, float]], str] | None = None
+    report: Callable[[Outcome, Mapping[str, float]], Report] | None = None
     baseline: Callable[[Records], Predictions] | None = None
 
     @abc.abstractmethod

@@ -2,6 +2,7 @@
 
 import types
 
+from spanbert_tf.tasks.report import render_page
 from spanbert_tf.tasks.task import Outcome
 
 
@@ -19,3 +20,9 @@ def made_up_outcome(lines, gold, predicted, predictions=None, by="model", labels
     records.setdefault("labels", list(labels))
     predictions = predicted if predictions is None else predictions
     return Outcome(model, made_up_records(lines, **records), predictions, gold, predicted)
+
+
+def page_of(task, title, outcome, scores):
+    """The page of `evaluate --report`."""
+    report = task.report(outcome, scores)
+    return render_page(report, title, by=outcome.by, tables=task.tables(outcome))

@@ -18,7 +18,7 @@ from spanbert_tf.tasks.coreference.records import (
     Span,
     gold_clusters,
 )
-from spanbert_tf.tasks.report import ClassScore, ClassScores, Table, class_table, render_page
+from spanbert_tf.tasks.report import ClassScore, ClassScores, Report, Table, class_table
 from spanbert_tf.tasks.task import Outcome
 
 _TEMPLATE = os.path.join(os.path.dirname(__file__), "report.html")
@@ -31,8 +31,8 @@ _GOLDEN_ANGLE = 0.618034  # gives neighbouring numbers very different colours
 _MAX_SHOWN = 60  # largest number of links of each kind that are shown
 
 
-def report_page(title: str, outcome: Outcome, scores: Mapping[str, float]) -> str:
-    """Renders the page as one file of HTML."""
+def coreference_report(outcome: Outcome, scores: Mapping[str, float]) -> Report:
+    """Returns a report that shows each document."""
     lines = outcome.records.lines(DOCUMENTS_FILE)
     records = map(_record, lines, outcome.predicted)
     shown = ", ".join(
@@ -40,16 +40,7 @@ def report_page(title: str, outcome: Outcome, scores: Mapping[str, float]) -> st
         for name, value in scores.items()
         if name.endswith("_f1")
     )
-    return render_page(
-        _TEMPLATE,
-        title,
-        records,
-        _FILTERS,
-        unit="document",
-        by=outcome.by,
-        tables=tables(outcome),
-        scores=shown,
-    )
+    return Report(_TEMPLATE, "document", records, _FILTERS, {"scores": shown})
 
 
 def tables(outcome: Outcome) -> list[Table]:

@@ -37,9 +37,9 @@ from spanbert_tf.tasks.coreference.records import (
     CoreferenceManifest,
     gold_clusters,
 )
-from spanbert_tf.tasks.coreference.report import report_page, tables
+from spanbert_tf.tasks.coreference.report import coreference_report, tables
 from spanbert_tf.tasks.graphs import sentences_of, string_tensor, without_surrogates
-from spanbert_tf.tasks.report import Table
+from spanbert_tf.tasks.report import Report, Table
 from spanbert_tf.tasks.task import Outcome, Task, parsed_specs
 from spanbert_tf.text.tokenization import WordPieceTokenizer
 from spanbert_tf.training.checkpoints import Best
@@ -203,9 +203,9 @@ class Coreference(Task[CoreferenceManifest, CoreferenceConfig]):
         for line in records.lines(DOCUMENTS_FILE):
             yield as_text(line, gold_clusters(line)).removesuffix("\n").split("\n")
 
-    def report(self, title: str, outcome: Outcome, scores: Mapping[str, float]) -> str:
-        """Renders a page that shows each document, gold clusters beside predicted ones."""
-        return report_page(title, outcome, scores)
+    def report(self, outcome: Outcome, scores: Mapping[str, float]) -> Report:
+        """Returns a report that shows each document, gold clusters beside predicted ones."""
+        return coreference_report(outcome, scores)
 
 
 def _names(item: dict) -> list[str]:

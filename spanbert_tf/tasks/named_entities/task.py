@@ -51,11 +51,11 @@ from spanbert_tf.tasks.named_entities.records import (
     SentenceLine,
 )
 from spanbert_tf.tasks.report import (
+    Report,
     Table,
     class_table,
     confusion_table,
     marked_parts,
-    render_page,
 )
 from spanbert_tf.tasks.task import Outcome
 from spanbert_tf.terminal import print_line
@@ -238,20 +238,11 @@ class NamedEntities(LabelTask[NamedEntitiesManifest, NamedEntitiesConfig]):
         names = [records.manifest.labels[label] if label >= 0 else None for label in labels]
         yield marked_pieces(pieces, _spans_of_pieces(names[: len(pieces) - 1]))
 
-    def report(self, title: str, outcome: Outcome, scores: Mapping[str, float]) -> str:
-        """Renders a page that shows each sentence with its entities."""
+    def report(self, outcome: Outcome, scores: Mapping[str, float]) -> Report:
+        """Returns a report that shows each sentence with its entities."""
         sentences = outcome.records.lines(SENTENCES_FILE)
         records = map(_record, sentences, *_spans(outcome))
-        return render_page(
-            _TEMPLATE,
-            title,
-            records,
-            _FILTERS,
-            unit="sentence",
-            by=outcome.by,
-            tables=self.tables(outcome),
-            scores=scores,
-        )
+        return Report(_TEMPLATE, "sentence", records, _FILTERS, {"scores": scores})
 
     def write(self, outcome: Outcome, output: str) -> None:
         """Writes `entities.jsonl`, and the columns that the script `conlleval` reads."""

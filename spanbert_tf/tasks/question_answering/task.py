@@ -54,7 +54,7 @@ from spanbert_tf.tasks.question_answering.records import (
     QuestionAnsweringConfig,
     QuestionAnsweringManifest,
 )
-from spanbert_tf.tasks.report import Table, confusion_table, marked_parts, render_page
+from spanbert_tf.tasks.report import Report, Table, confusion_table, marked_parts
 from spanbert_tf.tasks.task import Outcome, Task
 
 _PASSAGE_LISTS = (OFFSET_STARTS, OFFSET_ENDS, HAS_MOST_CONTEXT)
@@ -259,8 +259,8 @@ class QuestionAnswering(Task[QuestionAnsweringManifest, QuestionAnsweringConfig]
             text = json.dumps(content, indent=1, ensure_ascii=False)
             write_text(os.path.join(output, name), text)
 
-    def report(self, title: str, outcome: Outcome, scores: Mapping[str, float]) -> str:
-        """Renders a page that shows each question with its passage."""
+    def report(self, outcome: Outcome, scores: Mapping[str, float]) -> Report:
+        """Returns a report that shows each question with its passage."""
         contexts = outcome.records.lines(CONTEXTS_FILE)
         each = score_each(outcome.gold, outcome.predicted)
         columns = zip(outcome.gold, outcome.predictions, outcome.predicted, each, strict=True)
@@ -268,17 +268,8 @@ class QuestionAnswering(Task[QuestionAnsweringManifest, QuestionAnsweringConfig]
         for question, answered, text, score in columns:
             context = contexts[question["context_index"]]
             records.append(_record(question, context, answered, text, score, outcome.by))
-        return render_page(
-            _TEMPLATE,
-            title,
-            records,
-            _FILTERS,
-            unit="question",
-            by=outcome.by,
-            tables=self.tables(outcome),
-            exact_match=scores["exact_match"],
-            f1=scores["f1"],
-        )
+        shown = {name: scores[name] for name in ("exact_match", "f1")}
+        return Report(_TEMPLATE, "question", records, _FILTERS, shown)
 
     def tables(self, outcome: Outcome) -> list[Table]:
         """Returns tables of scores by the first word of a question, and of the kinds of answers."""

@@ -41,9 +41,9 @@ from spanbert_tf.tasks.report import (
     SHOWN_CONFUSIONS,
     ClassScores,
     MarkedPart,
+    Report,
     class_scores,
     marked_parts,
-    render_page,
 )
 from spanbert_tf.tasks.task import Outcome
 from spanbert_tf.text.vocabulary import CONTINUATION_PREFIX
@@ -174,8 +174,8 @@ class RelationExtraction(LabelTask[RelationExtractionManifest, RelationExtractio
         shown = [names.get(piece, piece) for piece in pieces]
         yield Text("  row: ").append(marked_pieces(shown, ()))
 
-    def report(self, title: str, outcome: Outcome, scores: Mapping[str, float]) -> str:
-        """Renders a page that shows each example, with filters for frequent confusions."""
+    def report(self, outcome: Outcome, scores: Mapping[str, float]) -> Report:
+        """Returns a report that shows each example, with filters for frequent confusions."""
         pairs = list(zip(outcome.gold, outcome.predicted, strict=True))
         confusions = collections.Counter(pair for pair in pairs if pair[0] != pair[1])
         names: dict[tuple[str, str], str] = {}  # confusion → name of its filter
@@ -197,16 +197,7 @@ class RelationExtraction(LabelTask[RelationExtractionManifest, RelationExtractio
                 "parts": _marked(example),
             }
             records.append(record)
-        return render_page(
-            _TEMPLATE,
-            title,
-            records,
-            filters,
-            unit="example",
-            by=outcome.by,
-            tables=self.tables(outcome),
-            scores=scores,
-        )
+        return Report(_TEMPLATE, "example", records, filters, {"scores": scores})
 
     def write(self, outcome: Outcome, output: str) -> None:
         """Writes the file that the official scorer reads, and all probabilities as JSON lines."""

@@ -32,8 +32,8 @@ from spanbert_tf.tasks.label_task import PREDICTIONS_FILE, LabelTask, known_labe
 from spanbert_tf.tasks.marked_text import marked_pieces
 from spanbert_tf.tasks.pipeline import best_of
 from spanbert_tf.tasks.report import (
+    Report,
     Table,
-    render_page,
 )
 from spanbert_tf.tasks.task import Outcome
 from spanbert_tf.tasks.text_classification.glue import (
@@ -252,8 +252,8 @@ class TextClassification(LabelTask[TextClassificationManifest, TextClassificatio
         else:
             yield f"  label: {label}"
 
-    def report(self, title: str, outcome: Outcome, scores: Mapping[str, float]) -> str:
-        """Renders a page that shows each text."""
+    def report(self, outcome: Outcome, scores: Mapping[str, float]) -> Report:
+        """Returns a report that shows each text."""
         is_regression = outcome.records.manifest.is_regression
         certainty = "probability" if outcome.by == "model" else "share of its class"
         filters = _NUMBER_FILTERS
@@ -267,17 +267,8 @@ class TextClassification(LabelTask[TextClassificationManifest, TextClassificatio
             else:
                 records.append(_class_record(line, label, float(row.max()), certainty))
         shown = ", ".join(f"{name.replace('_', ' ')} {value:.2f}" for name, value in scores.items())
-        return render_page(
-            _TEMPLATE,
-            title,
-            records,
-            filters,
-            unit="text",
-            by=outcome.by,
-            tables=self.tables(outcome),
-            scores=shown,
-            is_regression=is_regression,
-        )
+        values = {"scores": shown, "is_regression": is_regression}
+        return Report(_TEMPLATE, "text", records, filters, values)
 
     def write(self, outcome: Outcome, output: str) -> None:
         """Writes `predictions.jsonl`, and the scores or, for a test set of GLUE, its submission."""

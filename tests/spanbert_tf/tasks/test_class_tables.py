@@ -11,6 +11,7 @@ from hypothesis import strategies as st
 
 from spanbert_tf.console import DataConsole
 from spanbert_tf.tasks.report import (
+    Report,
     Table,
     class_scores,
     class_table,
@@ -129,8 +130,8 @@ def test_page_escapes_and_counts(tmp_path):
         {"kinds": [], "error": 0.9, "text": "worse"},
     ]
     table = Table("<t>", ["", "F1"], [["<b>", "12.50"]], [["all", "12.50"]])
-    options = {"unit": "cat", "by": "model", "tables": [table], "of": "<1>"}
-    page = render_page(str(template), "a < b", records, {"sure": "sure ones"}, **options)
+    report = Report(str(template), "cat", records, {"sure": "sure ones"}, {"of": "<1>"})
+    page = render_page(report, "a < b", by="model", tables=[table])
     assert "<title>a &lt; b</title>" in page and "<p>&lt;1&gt;</p>" in page
     assert re.findall(r'data-kinds="([\w ]*)">\s*<b>(.*)</b>', page) == [
         ("errors", "worse"),  # the worst first, what is right last

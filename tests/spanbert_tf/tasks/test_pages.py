@@ -6,10 +6,10 @@ import re
 
 import numpy as np
 import pytest
-from made_up_outcomes import made_up_outcome
+from made_up_outcomes import made_up_outcome, page_of
 
 from spanbert_tf.tasks.coreference.report import cluster_numbers
-from spanbert_tf.tasks.coreference.report import report_page as coreference_page
+from spanbert_tf.tasks.coreference.task import Coreference
 from spanbert_tf.tasks.named_entities.task import NamedEntities
 from spanbert_tf.tasks.question_answering.answers import AnsweredQuestion, Candidate
 from spanbert_tf.tasks.question_answering.task import QuestionAnswering
@@ -58,7 +58,7 @@ def entities(gold, found):
     places = [[0, 3], [4, 7], [8, 11], [12, 16]]
     sentence = {"id": "s7", "text": " ".join(words), "words": places, "labels": gold}
     scores = {"f1": 50.0, "precision": 50.0, "recall": 50.0}
-    return NamedEntities().report("t", made_up_outcome([sentence], [gold], [found]), scores)
+    return page_of(NamedEntities(), "t", made_up_outcome([sentence], [gold], [found]), scores)
 
 
 def test_types_of_all_entities_are_shown_and_a_wrong_type_is_not_right():
@@ -107,7 +107,7 @@ def coreference(clusters, predicted, by="model"):
     line = {"name": "d", "part": 0, "words": ["Ann", "saw", "Bob", ".", "She", "met", "him", "."]}
     line |= {"sentence_starts": [0, 4], "speakers": [""] * 8, "clusters": clusters}
     outcome = made_up_outcome([line], [spans_of(clusters)], [predicted], by=by)
-    return coreference_page("t", outcome, {"average_f1": 1.0})
+    return page_of(Coreference(), "t", outcome, {"average_f1": 1.0})
 
 
 def test_the_text_of_a_document_is_there_without_a_click_and_its_clusters_have_numbers():
@@ -162,7 +162,7 @@ def test_a_baseline_s_answers_are_called_the_baseline_s(by):
     item |= {"gold_texts": ["Ann Lee"], "is_impossible": False}
     answered = [AnsweredQuestion("q1", (Candidate("Lee", 4, 7, 1.0, 0.5),), 0.0)]
     outcome = made_up_outcome([item], [item], ["Lee"], answered, by, contexts=["Ann Lee sat."])
-    page = QuestionAnswering().report("t", outcome, {"exact_match": 12.5, "f1": 25.0})
+    page = page_of(QuestionAnswering(), "t", outcome, {"exact_match": 12.5, "f1": 25.0})
     assert "Exact match 12.50, F1 25.00." in page  # as they are printed
     certain = " (probability 50%)" if by == "model" else ""
     assert Reader(page).text == (
@@ -173,7 +173,7 @@ def test_a_baseline_s_answers_are_called_the_baseline_s(by):
     rows = [np.array([0.95])]
     options = {"is_regression": False, "labels": ["good", "bad"]}
     outcome = made_up_outcome([line], ["good"], ["bad"], rows, by, **options)
-    text = TextClassification().report("t", outcome, {"accuracy": 0.0})
+    text = page_of(TextClassification(), "t", outcome, {"accuracy": 0.0})
     certain = "probability" if by == "model" else "share of its class"
     assert Reader(text).text == (
         f"text 1 of 1 (line 7 of the file), {certain} 95% \u2717 [{by}] bad [gold] good Fine."
@@ -223,26 +223,26 @@ def pages_of(word):
     line |= {"object": [end + 3, 2 * end + 3], "subject_type": word, "object_type": word}
     options = {"labels": [f"other {word}", word], "layout": "tacred"}
     outcome = made_up_outcome([line], [word], [f"other {word}"], [np.array([0.5])], **options)
-    yield RelationExtraction().report(word, outcome, scores)
+    yield page_of(RelationExtraction(), word, outcome, scores)
     labels = [f"B-{word}"]
     sentence = {"id": word, "text": word, "words": [[0, end]], "labels": labels}
-    yield NamedEntities().report(
-        word, made_up_outcome([sentence], [labels], [[f"B-{word}x"]]), scores
+    yield page_of(
+        NamedEntities(), word, made_up_outcome([sentence], [labels], [[f"B-{word}x"]]), scores
     )
     line = {"name": word, "part": 0, "words": [word] * 4, "sentence_starts": [0, 2]}
     line |= {"speakers": [word] * 4, "clusters": [[[0, 0], [2, 2]]]}
     outcome = made_up_outcome([line], [spans_of(line["clusters"])], [[[(1, 1), (2, 2)]]])
-    yield coreference_page(word, outcome, {"average_f1": 1.0})
+    yield page_of(Coreference(), word, outcome, {"average_f1": 1.0})
     item = {"id": word, "question": word, "context_index": 0, "gold_spans": [[0, end]]}
     item |= {"gold_texts": [word], "is_impossible": False}
     answered = [AnsweredQuestion(word, (Candidate(word, 0, end, 1.0, 0.5),), 0.0)]
     outcome = made_up_outcome([item], [item], [word], answered, contexts=[word])
-    yield QuestionAnswering().report(word, outcome, {"exact_match": 0.0, "f1": 0.0})
+    yield page_of(QuestionAnswering(), word, outcome, {"exact_match": 0.0, "f1": 0.0})
     example = {"line": 7, "text": word, "text_pair": word, "label": word}
     rows = [np.array([0.95])]
     options = {"labels": [word, f"{word}x"], "is_regression": False}
     outcome = made_up_outcome([example], [word], [f"{word}x"], rows, **options)
-    yield TextClassification().report(word, outcome, {"accuracy": 0.0})
+    yield page_of(TextClassification(), word, outcome, {"accuracy": 0.0})
 
 
 @pytest.mark.parametrize("word", HOSTILE)
@@ -260,8 +260,11 @@ def test_relations_say_what_is_right_and_entities_which_they_are():
     scores = {"f1": 0.0, "precision": 0.0, "recall": 0.0}
     options = {"labels": ["none", "born", "lives"], "layout": "tacred"}
     pages = [
-        RelationExtraction().report(
-            "t", made_up_outcome([line], ["lives"], [found], [np.array([0.5])], **options), scores
+        page_of(
+            RelationExtraction(),
+            "t",
+            made_up_outcome([line], ["lives"], [found], [np.array([0.5])], **options),
+            scores,
         )
         for found in ("lives", "born")
     ]

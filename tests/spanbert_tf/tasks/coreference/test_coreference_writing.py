@@ -3,12 +3,13 @@
 import json
 
 import pytest
-from made_up_outcomes import made_up_outcome
+from made_up_outcomes import made_up_outcome, page_of
 
 from spanbert_tf.tasks.coreference.conll import read_conll
 from spanbert_tf.tasks.coreference.files import as_conll, as_json, as_resolved, as_text
 from spanbert_tf.tasks.coreference.metrics import link_equal_strings, read_clusters
-from spanbert_tf.tasks.coreference.report import links, report_page
+from spanbert_tf.tasks.coreference.report import links
+from spanbert_tf.tasks.coreference.task import Coreference
 
 SENTENCES = (
     "Alice and her dog met Bob .",
@@ -96,7 +97,7 @@ def test_page_escapes_what_it_shows():
     line = {**LINE, "words": ["<b>&"] * len(WORDS), "name": "a<script>"}
     gold = [[tuple(span) for span in spans] for spans in LINE["clusters"]]
     outcome = made_up_outcome([line], [gold], [CLUSTERS])
-    page = report_page("t<i>", outcome, {"average_f1": 12.345, "muc_recall": 1.0})
+    page = page_of(Coreference(), "t<i>", outcome, {"average_f1": 12.345, "muc_recall": 1.0})
     assert "<b>" not in page and "a<script>" not in page and "t<i>" not in page
     assert ("&lt;b&gt;&amp;" in page and "average 12.35" in page) or "average 12.34" in page
     records = page.partition("<article")[2]
@@ -107,11 +108,11 @@ def test_page_shows_a_document_without_clusters_last_and_not_as_an_error():
     lines = [{**LINE, "name": "none", "clusters": []}, {**LINE, "name": "some"}]
     gold = [[], [[tuple(span) for span in spans] for spans in LINE["clusters"]]]
     outcome = made_up_outcome(lines, gold, [[], CLUSTERS])
-    page = report_page("t", outcome, {"average_f1": 1.0})
+    page = page_of(Coreference(), "t", outcome, {"average_f1": 1.0})
     last = page.split("<article")[-1]
     assert "none, part 3" in last and "no clusters" in last and "average F1" not in last
     outcome = made_up_outcome(lines[:1], gold[:1], [CLUSTERS])
-    found = report_page("t", outcome, {"average_f1": 1.0})
+    found = page_of(Coreference(), "t", outcome, {"average_f1": 1.0})
     assert "average F1 0.00" in found
 
 
