@@ -4,7 +4,15 @@ import json
 import os
 import subprocess
 import sys
+import tempfile
 
+# What XLA compiles for one test is there for the next ones: it takes most of the time of a run.
+_COMPILED = tempfile.TemporaryDirectory(prefix="compiled-")
+ON_JAX = {
+    "KERAS_BACKEND": "jax",
+    "JAX_COMPILATION_CACHE_DIR": _COMPILED.name,
+    "JAX_PERSISTENT_CACHE_MIN_COMPILE_TIME_SECS": "0",
+}
 _PROGRAM = """
 import json, sys
 from spanbert_tf.cli import main
@@ -27,7 +35,7 @@ def run_on_jax(*commands):
         [sys.executable, "-c", _PROGRAM, words],
         capture_output=True,
         text=True,
-        env={**os.environ, "KERAS_BACKEND": "jax"},
+        env=os.environ | ON_JAX,
     )
     lines = child.stdout.splitlines()
     statuses = [int(line.split()[1]) for line in lines if line.startswith("status ")]

@@ -12,6 +12,7 @@ import made_up_texts
 import numpy as np
 import pytest
 import record_files
+from commands_on_jax import ON_JAX
 
 import spanbert_tf.models
 from spanbert_tf.models import SpanBertBackbone, SpanBertTokenizer
@@ -102,8 +103,8 @@ def results_on_jax(material, output, checks):
     child = subprocess.run(
         [sys.executable, backend_program.__file__, material, str(output), *checks],
         env=os.environ
+        | ON_JAX
         | {
-            "KERAS_BACKEND": "jax",
             "JAX_PLATFORMS": "cpu",
             # Two devices, and little time for compiling what runs a few times.
             "XLA_FLAGS": "--xla_force_host_platform_device_count=2 "
