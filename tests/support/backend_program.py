@@ -158,10 +158,14 @@ def load(directory, name, preset=None, **options):
         return kind_of_model.from_preset(preset or f"{directory}/presets/{name}", **options)
 
 
-def outputs_of(task, batches):
-    """The outputs for the first batch, in one list."""
+def first_inputs(batches):
+    """The inputs of the first batch; making an iterator takes as long as the outputs."""
     first = next(iter(batches))
-    x = first[0] if isinstance(first, tuple) else first
+    return first[0] if isinstance(first, tuple) else first
+
+
+def outputs_of(task, x):
+    """The outputs for inputs, in one list."""
     if not IS_ORACLE:
         outputs = task.predict_on_batch(x)  # preprocesses
     else:  # without a graph, whose tracing would take most of the time
@@ -195,20 +199,22 @@ def task_results(directory, name):
     one on TensorFlow, and their sum on JAX; `adamw` does the same on both.
     """
     batches, task = batches_of(directory, TASKS[name][1]), load(directory, name)
+    x = first_inputs(batches)
     task.is_head_trained = True  # some are new, and `predict_on_batch` warns of those
-    results = {"before": outputs_of(task, batches)}
+    results = {"before": outputs_of(task, x)}
     task.is_head_trained = False  # `fit` will tell
     optimizer = adamw(1e-3, warmup_steps=2, total_steps=20, epsilon=1e-6)
     results["losses"] = [fit(task, batches, optimizer=optimizer)]
-    results["after"] = outputs_of(task, batches)
+    results["after"] = outputs_of(task, x)
     saved = f"{directory}/saved_on_{keras.backend.backend()}/{name}"
     if isinstance(task, SpanBertPretrainer):
         tokenizer = SpanBertTokenizer.from_preset(f"{directory}/presets/{name}")
         task.save_to_preset(saved, tokenizer=tokenizer)
     else:
         task.save_to_preset(saved)
-    results["loaded"] = outputs_of(load(directory, name, saved), batches)
-    results["is trained"] = [np.array(load(directory, name, saved).is_head_trained)]
+    loaded = load(directory, name, saved)
+    results["is trained"] = [np.array(loaded.is_head_trained)]
+    results["loaded"] = outputs_of(loaded, x)
     return flat(results)
 
 
@@ -235,7 +241,7 @@ def adamw_results(directory):
         {
             "losses": [losses[:2]],  # the mean of all is no number from the third on
             "counters": [as_array(each) for each in counters],
-            "after": outputs_of(task, batches),
+            "after": outputs_of(task, first_inputs(batches)),
         }
     )
 
@@ -262,13 +268,14 @@ def adapter_results(directory):
     for variable in task.backbone.trainable_variables:
         variable.assign(random.normal(0, 0.1, variable.shape))
     fit(task, batches, optimizer=adamw(1e-2, warmup_steps=0, total_steps=20, epsilon=1e-6))
-    results = {"after": outputs_of(task, batches)}
+    x = first_inputs(batches)
+    results = {"after": outputs_of(task, x)}
     results["trained"] = [as_array(variable) for variable in task.trainable_variables]
     preset = f"{directory}/saved_on_{backend}/adapted"
     task.preprocessor = type(task).from_preset(encoder).preprocessor
     write_preset(merge_adapters(task), preset)
     write_adapter(task, f"{preset}_alone", preset=preset, encoder=encoder, digest=digest)
-    results["loaded"] = outputs_of(load(directory, name, f"{preset}_alone"), batches)
+    results["loaded"] = outputs_of(load(directory, name, f"{preset}_alone"), x)
     return flat(results)
 
 
@@ -283,7 +290,7 @@ def accumulation_results(directory):
     logs = {f"fit {name}": x for name, x in task.fit(batches, verbose=0).history.items()}
     held_out = task.evaluate(batches, return_dict=True, verbose=0)
     logs |= {f"evaluate {name}": [value] for name, value in held_out.items()}
-    return flat({**logs, "after": outputs_of(task, batches)})
+    return flat({**logs, "after": outputs_of(task, first_inputs(batches))})
 
 
 def frozen_results(directory):
