@@ -196,9 +196,9 @@ class Manifest:
         """
         differences, settings = [], []
         for name, found in self.differing(wanted).items():
-            shown = [v if isinstance(v, str) else json.dumps(v) for v in (found, wanted[name])]
             differences.append(
-                "data.{} of these records is {}, of the configuration {}".format(name, *shown)
+                f"data.{name} of these records is {_shown(found)}, of the configuration "
+                f"{_shown(wanted[name])}"
             )
             settings += [f"--set {setting}" for setting in fitting(name, found)]
         if differences:
@@ -453,3 +453,8 @@ class PretrainingManifest(Manifest):
                 f"`spanbert-tf prepare pretraining --annotate {spans}`"
             )
         return SPAN_LISTS[spans]
+
+
+def _shown(value: object) -> str:
+    """Writes a value of a configuration as YAML does."""
+    return value if isinstance(value, str) else json.dumps(value)

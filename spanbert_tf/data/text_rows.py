@@ -270,13 +270,14 @@ class RelationPacker(tf.Module):
 
 
 def _beside(parts: Sequence[tf.Tensor | tf.RaggedTensor]) -> tf.RaggedTensor:
-    """Parts [N, …] one after the other in each row, ragged [N, tokens].
+    """Joins parts [N, …] one after the other in each row, ragged [N, tokens].
 
     (`tf.concat` on axis 1 compares their numbers of rows, which Grappler complains about.)
     """
-    rows = tf.concat(
-        [tf.RaggedTensor.from_tensor(p) if isinstance(p, tf.Tensor) else p for p in parts], axis=0
-    )
+    ragged = []
+    for part in parts:
+        ragged.append(tf.RaggedTensor.from_tensor(part) if isinstance(part, tf.Tensor) else part)
+    rows = tf.concat(ragged, axis=0)
     order = tf.transpose(tf.reshape(tf.range(rows.nrows()), [len(parts), -1]))  # [N, parts]
     return tf.gather(rows, order).merge_dims(1, 2)
 

@@ -184,11 +184,18 @@ class ClusterColumn:
 
 @functools.lru_cache(maxsize=2**14)  # documents number their clusters from 0: cells come again
 def _brackets(cell: str) -> tuple[tuple[str, ...], ...] | None:
-    """Clusters of whole mentions, of beginnings and of ends; `None` if there is anything else."""
+    """Returns the clusters of whole mentions, of beginnings and of ends in a cell.
+
+    Returns:
+        The names of the clusters, in the order of the cell; `None` if the cell holds anything else.
+    """
     parts = list(_MENTION.finditer(cell))
     if not parts or _BETWEEN.fullmatch(_MENTION.sub("", cell)) is None:
         return None
-    return tuple(tuple(part[n] for part in parts if part[n] is not None) for n in (1, 2, 3))
+    found = []
+    for group in (1, 2, 3):  # of `_MENTION`
+        found.append(tuple(part[group] for part in parts if part[group] is not None))
+    return tuple(found)
 
 
 @dataclasses.dataclass(frozen=True)
@@ -214,7 +221,8 @@ class _Columns:
 
     def _strings(self, starts: np.ndarray, ends: np.ndarray) -> list[str]:
         text = self.text
-        return [text[a:b] for a, b in zip(starts.tolist(), ends.tolist(), strict=True)]
+        places = zip(starts.tolist(), ends.tolist(), strict=True)
+        return [text[start:end] for start, end in places]
 
 
 def equal_columns(text: str, min_width: int) -> _Columns | None:

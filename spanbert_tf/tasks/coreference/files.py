@@ -218,7 +218,10 @@ def _words_of_pieces(
     if missing := set(word_map) - number.keys():
         raise BadInputError(f"{place}: word {min(missing)} of subtoken_map has no piece")
     order = list(sentences.values())
-    starts = [n for n, sentence in enumerate(order) if not n or sentence != order[n - 1]]
+    starts = []
+    for word, sentence in enumerate(order):
+        if word == 0 or sentence != order[word - 1]:
+            starts.append(word)
     clusters = [
         [(number[word_map[start]], number[word_map[end]]) for start, end in spans]
         for spans in line["clusters"]

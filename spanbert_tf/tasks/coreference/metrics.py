@@ -11,6 +11,7 @@ TensorFlow.
 import collections
 import functools
 import math
+import operator
 from collections.abc import Callable, Hashable, Iterable, Mapping, Sequence
 from typing import NamedTuple
 
@@ -51,7 +52,7 @@ class Counts(NamedTuple):
 
     def __add__(self, other: "Counts") -> "Counts":  # type: ignore[override]
         """Returns the sums of both."""
-        return Counts(*(a + b for a, b in zip(self, other, strict=True)))
+        return Counts(*map(operator.add, self, other))
 
     def percentages(self) -> tuple[float, float, float]:
         """Returns recall, precision and F1 in percent, cut (not rounded) to two decimals."""

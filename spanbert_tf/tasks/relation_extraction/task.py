@@ -104,7 +104,9 @@ class RelationExtraction(LabelTask[RelationExtractionManifest, RelationExtractio
         for role in ("subject", "object"):
             place = item.get(role)
             if isinstance(place, tuple | list | np.ndarray):
-                item[role] = [n.item() if isinstance(n, np.integer) else n for n in place]
+                item[role] = [
+                    number.item() if isinstance(number, np.integer) else number for number in place
+                ]
         try:
             return dict(marked_text_of(item, "input"))
         except BadInputError as error:
