@@ -109,7 +109,7 @@ class LabelClassifier(NamedClasses, SpanBertTask):
 
         # === Functional Model ===
         encoded = backbone(backbone.input)
-        states = encoded["pooled_output" if self._reads_pooler else "sequence_output"]
+        states = encoded["pooled_output" if self.reads_pooler else "sequence_output"]
         logits = self.output_dense(self.output_dropout(states))  # [B, C] or [B, S, C]
         super().__init__(inputs=backbone.input, outputs=logits, **kwargs)
 
@@ -161,9 +161,9 @@ class LabelClassifier(NamedClasses, SpanBertTask):
     def _metric_targets(
         self, y: keras.KerasTensor, sample_weight: keras.KerasTensor | None
     ) -> tuple[keras.KerasTensor, keras.KerasTensor]:
-        return ops.maximum(y, 0), self._target_weights(y, sample_weight)
+        return ops.maximum(y, 0), self.target_weights(y, sample_weight)
 
-    def _target_weights(
+    def target_weights(
         self, y: keras.KerasTensor, sample_weight: keras.KerasTensor | None
     ) -> keras.KerasTensor:
         """Returns the weights of labels, float32 of the shape of `y`; 0 for negative labels."""

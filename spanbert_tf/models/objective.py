@@ -117,23 +117,27 @@ def mean_loss(
 class Objectives(MixinBase):
     """Mixin of a Keras model that is trained by its own objectives.
 
-    A subclass with one objective sets `_objective`, the name, and may override `objective_sums` and
-    `_target_weights`. A subclass with several objectives overrides `objectives`, `objective_sums`
-    and `target_counts`.
+    A subclass with one objective sets `objective`, the name, and may override `objective_sums`
+    (another loss) and `target_weights` (which labels count). A subclass with several objectives
+    overrides `objectives`, `objective_sums` and `target_counts`.
 
     The metrics are means over the targets of an epoch: `OBJECTIVE_loss` and `OBJECTIVE_accuracy` of
     each objective (a regression has no accuracy), and `loss`, the sum of the losses. A class with
     one objective reports only `loss` and the accuracy.
+
+    Attributes:
+        objective: name of the objective, of a class with one.
+        has_accuracy: whether predictions are right or wrong.
     """
 
-    has_accuracy = True  # whether predictions are right or wrong
-    _objective: str
+    has_accuracy = True
+    objective: str
     _objective_metrics: "ObjectiveMetrics | None" = None  # set when the model is compiled
 
     @property
     def objectives(self) -> tuple[str, ...]:
         """Names of the objectives."""
-        return (self._objective,)
+        return (self.objective,)
 
     def call(self, inputs: dict, training: bool | None = None, mask: None = None) -> Any:
         """Computes the outputs of the model; features that are no inputs of it are ignored."""
@@ -157,10 +161,10 @@ class Objectives(MixinBase):
             y: targets in the format of the task; by default classes, int [B, …].
             sample_weight: float [B], or of the shape of `y`; 1 by default.
         """
-        weights = self._target_weights(y, sample_weight)
-        return {self._objective: crossentropy_sums(ops.maximum(y, 0), outputs, weights)}
+        weights = self.target_weights(y, sample_weight)
+        return {self.objective: crossentropy_sums(ops.maximum(y, 0), outputs, weights)}
 
-    def _target_weights(self, y: Any, sample_weight: keras.KerasTensor | None) -> keras.KerasTensor:
+    def target_weights(self, y: Any, sample_weight: keras.KerasTensor | None) -> keras.KerasTensor:
         """Returns the weight of each target, float32 of the shape of `y`."""
         return weights_of(y, sample_weight)
 
@@ -168,8 +172,8 @@ class Objectives(MixinBase):
         self, x: dict, y: Any = None, sample_weight: keras.KerasTensor | None = None
     ) -> dict[str, keras.KerasTensor]:
         """Counts the targets of each objective in a batch; float32 scalars."""
-        weights = self._target_weights(y, sample_weight)
-        return {self._objective: ops.sum(are_targets(weights))}
+        weights = self.target_weights(y, sample_weight)
+        return {self.objective: ops.sum(are_targets(weights))}
 
     def _metric_targets(
         self, y: Any, sample_weight: keras.KerasTensor | None
@@ -216,8 +220,8 @@ class Objectives(MixinBase):
             return results
         losses = [results[f"{name}_loss"] for name in self.objectives]
         results["loss"] = sum(losses) + results.pop(_FURTHER)
-        if hasattr(type(self), "_objective"):
-            del results[f"{self._objective}_loss"]
+        if hasattr(type(self), "objective"):
+            del results[f"{self.objective}_loss"]
         return results
 
 

@@ -79,7 +79,7 @@ class SpanBertCoreferenceResolver(SpanBertTask, keras_hub.models.Task):
     """
 
     checkpoint_part = "coreference"
-    _objective = "antecedents"
+    objective = "antecedents"
     needs_tensorflow = (
         "coreference sorts and links spans by operations that it lacks; export it for TensorFlow"
     )
@@ -204,7 +204,7 @@ class SpanBertCoreferenceResolver(SpanBertTask, keras_hub.models.Task):
                 `mention_clusters`, int [B, M], their clusters from 1, and 0 for padding.
             sample_weight: float [B]; 1 by default.
         """
-        weights = self._target_weights(y, sample_weight)
+        weights = self.target_weights(y, sample_weight)
         scores = outputs["scores"]  # [B, P, 1 + A]
         is_right = right_antecedents(outputs, y)
         is_span = ops.cast(outputs["is_span"], "float32")  # [B, P]
@@ -215,11 +215,9 @@ class SpanBertCoreferenceResolver(SpanBertTask, keras_hub.models.Task):
         num_spans = ops.maximum(ops.sum(is_span, axis=1), 1.0)  # [B]
         shares = ops.sum(hits * is_span, axis=1) / num_spans
         losses = ops.sum(losses * is_span, axis=1)  # [B]
-        return {self._objective: ObjectiveSums.of(losses, shares, weights)}
+        return {self.objective: ObjectiveSums.of(losses, shares, weights)}
 
-    def _target_weights(
-        self, y: dict, sample_weight: keras.KerasTensor | None
-    ) -> keras.KerasTensor:
+    def target_weights(self, y: dict, sample_weight: keras.KerasTensor | None) -> keras.KerasTensor:
         """Returns the weights of the documents, float32 [B]."""
         return weights_of(y["mention_clusters"][:, 0], sample_weight)
 

@@ -26,7 +26,7 @@ class SpanBertMaskedLM(SpanBertTask, keras_hub.models.MaskedLM):
     """
 
     accepts_loss = True
-    _objective = "masked_lm"
+    objective = "masked_lm"
     _learning_rate = 5e-5
     backbone_cls = SpanBertBackbone
     preprocessor_cls = SpanBertMaskedLMPreprocessor

@@ -117,7 +117,7 @@ class SpanBertPretrainer(  # type: ignore[misc]  # `save_to_preset` also needs t
         # === Config ===
         self.span_boundary = span_boundary
         self.next_sentence = next_sentence
-        self._reads_pooler = next_sentence
+        self.reads_pooler = next_sentence
         self.max_span_targets = max_span_targets
         self.span_position_dim = span_position_dim
 

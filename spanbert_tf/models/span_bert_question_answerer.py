@@ -62,7 +62,7 @@ class SpanBertQuestionAnswerer(SpanBertTask, keras_hub.models.Task):
 
     checkpoint_part = "span_classifiers"
     dense_head = DenseHead("span_classifiers", "qa_outputs", "QUESTION_ANS")
-    _objective = "answer_span"
+    objective = "answer_span"
     _has_outputs_of_positions = True
     backbone_cls = SpanBertBackbone
     preprocessor_cls = SpanBertQuestionAnswererPreprocessor
@@ -122,7 +122,7 @@ class SpanBertQuestionAnswerer(SpanBertTask, keras_hub.models.Task):
             y: `start_positions` and `end_positions`, int [B].
             sample_weight: float [B]; 1 by default.
         """
-        weights = self._target_weights(y, sample_weight)  # [B]
+        weights = self.target_weights(y, sample_weight)  # [B]
         is_right = [
             ops.equal(
                 ops.argmax(outputs[f"{end}_logits"], axis=-1),
@@ -131,11 +131,9 @@ class SpanBertQuestionAnswerer(SpanBertTask, keras_hub.models.Task):
             for end in ("start", "end")
         ]
         sums = ObjectiveSums.of(_row_losses(y, outputs), ops.logical_and(*is_right), weights)
-        return {self._objective: sums}
+        return {self.objective: sums}
 
-    def _target_weights(
-        self, y: dict, sample_weight: keras.KerasTensor | None
-    ) -> keras.KerasTensor:
+    def target_weights(self, y: dict, sample_weight: keras.KerasTensor | None) -> keras.KerasTensor:
         """Returns the weights of the rows, float32 [B]."""
         return weights_of(y["start_positions"], sample_weight)
 

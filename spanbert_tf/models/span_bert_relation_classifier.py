@@ -50,7 +50,7 @@ class SpanBertRelationClassifier(LabelClassifier, keras_hub.models.Task):
     ```
     """
 
-    _reads_pooler = True
-    _objective = "relation_extraction"
+    reads_pooler = True
+    objective = "relation_extraction"
     backbone_cls = SpanBertBackbone
     preprocessor_cls = SpanBertRelationClassifierPreprocessor

@@ -42,6 +42,8 @@ class SpanBertTask(TextBatches, Objectives, TrainStep, TaskPresets):
     backbone, which other tasks may share, is not changed by this.
 
     Attributes:
+        reads_pooler: whether the head reads the encoder's `pooled_output`. Only then is the pooler
+            trained.
         loaded_from: preset from which a command loaded the model.
         is_head_trained: whether the head was ever trained. `fit` sets it, and files of weights
             store it. If you assign weights yourself, set it, too.
@@ -55,15 +57,10 @@ class SpanBertTask(TextBatches, Objectives, TrainStep, TaskPresets):
     dense_head: ClassVar[DenseHead | None] = None
     loaded_from: PresetFiles | None = None
     accepts_loss = False
+    reads_pooler = False
     _has_warned = False  # whether `NewHeadWarning` was given
-    _learning_rate = 3e-5
-    _reads_pooler = False
+    _learning_rate = 3e-5  # of the optimizer `"auto"`
     _frozen: frozenset[int] = frozenset()  # ids of the variables that are frozen, on TensorFlow
-
-    @property
-    def reads_pooler(self) -> bool:
-        """Whether the task reads the encoder's pooled output."""
-        return self._reads_pooler
 
     def compile(
         self,
@@ -187,7 +184,7 @@ class SpanBertTask(TextBatches, Objectives, TrainStep, TaskPresets):
         if self.backbone is None:
             return trained
         left_out = set(self._frozen)
-        if not self._reads_pooler:
+        if not self.reads_pooler:
             left_out.update(id(variable) for variable in self.backbone.pooled_dense.variables)
         return [variable for variable in trained if id(variable) not in left_out]
 

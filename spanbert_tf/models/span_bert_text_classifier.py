@@ -63,7 +63,7 @@ class SpanBertTextClassifier(NamedClasses, SpanBertTask, keras_hub.models.TextCl
 
     accepts_loss = True
     checkpoint_part = "text_classifier"
-    _objective = "classification"
+    objective = "classification"
     dense_head = DenseHead("output_dense", "classifier", "SEQ_CLS")
     _learning_rate = 5e-5
     backbone_cls = SpanBertBackbone
@@ -88,7 +88,7 @@ class SpanBertTextClassifier(NamedClasses, SpanBertTask, keras_hub.models.TextCl
         self.is_regression = num_classes == 1
         dtype = backbone.dtype_policy
         if self.is_regression:
-            self._objective = "regression"
+            self.objective = "regression"
             self.has_accuracy = False
             dtype = "float32"  # bfloat16 has too few digits for a number
         # === Layers ===
@@ -115,7 +115,7 @@ class SpanBertTextClassifier(NamedClasses, SpanBertTask, keras_hub.models.TextCl
         self.dropout = dropout
         self.labels = labels
         self.pooling = pooling
-        self._reads_pooler = pooling == "pooler"
+        self.reads_pooler = pooling == "pooler"
 
     @classmethod
     def from_preset(
@@ -196,12 +196,12 @@ class SpanBertTextClassifier(NamedClasses, SpanBertTask, keras_hub.models.TextCl
         if self.is_regression:
             numbers = ops.reshape(ops.cast(y, "float32"), (-1,))
             predicted = ops.reshape(ops.cast(outputs, "float32"), (-1,))
-            weights = self._target_weights(numbers, sample_weight)
+            weights = self.target_weights(numbers, sample_weight)
             sums = ObjectiveSums.of(ops.square(predicted - numbers), None, weights)
         else:
             is_linear = self.output_dense.activation == keras.activations.linear
             sums = crossentropy_sums(y, outputs, sample_weight, from_logits=is_linear)
-        return {self._objective: sums}
+        return {self.objective: sums}
 
     def get_config(self) -> dict:
         return {

@@ -58,7 +58,7 @@ class SpanBertTokenClassifier(LabelClassifier, keras_hub.models.Task):
 
     checkpoint_part = "token_classifier"
     dense_head = DenseHead("output_dense", "classifier", "TOKEN_CLS")
-    _objective = "token_classification"
+    objective = "token_classification"
     _output_initializer = staticmethod(head_initializer)
     _labels_positions = True
     _has_outputs_of_positions = True

@@ -1,7 +1,7 @@
 """The base class of tasks.
 
-`finetune`, `evaluate`, `predict`, `export`, `inspect` and `--grid` know a task through this class
-alone. `tasks.table` lists the tasks.
+`finetune`, `evaluate`, `predict`, `export`, `inspect` and `--grid` know a task only through this
+class and its base, `Pipeline`. `tasks.table` lists the tasks.
 
 Dimensions: B rows of a batch, S positions of a row.
 """
@@ -69,7 +69,7 @@ class Task(Pipeline, Generic[Info, ConfigT]):
 
     A task is a class that derives from this one, or from `Task[ManifestClass, ConfigClass]`, by
     which a type checker knows its manifest and its configuration. Commands create it without
-    arguments. Its model implements `objectives`, `objective_sums` and `target_counts`
+    arguments. Its model derives from `SpanBertTask` and names its objective
     (`models.objective.Objectives`).
 
     Attributes:

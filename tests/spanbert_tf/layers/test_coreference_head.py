@@ -158,8 +158,8 @@ def test_padding_is_no_span_however_well_it_would_score(size):
 
 def sums(outputs, y, sample_weight=None):
     resolver = SpanBertCoreferenceResolver
-    fake = types.SimpleNamespace(_objective="antecedents")
-    fake._target_weights = lambda y, weight: resolver._target_weights(fake, y, weight)
+    fake = types.SimpleNamespace(objective="antecedents")
+    fake.target_weights = lambda y, weight: resolver.target_weights(fake, y, weight)
     (part,) = resolver.objective_sums(fake, {}, outputs, y, sample_weight).values()
     return part
 

@@ -14,7 +14,7 @@ from spanbert_tf.training import adamw
 class Curve(SpanBertTask, keras.Model):
     """A least-squares fit with dropout, and with GELU, whose gradient has constants to merge."""
 
-    backbone, preprocessor, _objective, has_accuracy = None, None, "curve", False
+    backbone, preprocessor, objective, has_accuracy = None, None, "curve", False
 
     def __init__(self):
         super().__init__()
@@ -34,7 +34,7 @@ class Curve(SpanBertTask, keras.Model):
         return self.dense(keras.ops.gelu(hidden, approximate=False))[:, 0]
 
     def objective_sums(self, x, outputs, y=None, sample_weight=None):
-        weights = self._target_weights(y, sample_weight)
+        weights = self.target_weights(y, sample_weight)
         return {"curve": ObjectiveSums.of((outputs - y) ** 2, None, weights)}
 
 
