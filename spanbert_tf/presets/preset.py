@@ -31,7 +31,7 @@ _DAMAGE = (
 
 
 class RecordsManifest(Protocol):
-    """The vocabulary and casing in the manifest of any kind of records."""
+    """The vocabulary and the text rules in the manifest of any kind of records."""
 
     @property
     def vocabulary_hash(self) -> str:
@@ -39,7 +39,7 @@ class RecordsManifest(Protocol):
 
     @property
     def text_rules(self) -> TextRules:
-        """TextRules of their text."""
+        """The rules by which their text was converted to pieces."""
 
 
 class Preset(PresetFiles):
@@ -222,7 +222,7 @@ def check_tokenizer(
 
     Raises:
         BadInputError: it is of another project.
-        MismatchError: vocabulary or casing differ.
+        MismatchError: vocabulary or text rules (casing, accents, language) differ.
     """
     if not isinstance(tokenizer, SpanBertTokenizer):
         raise BadInputError(

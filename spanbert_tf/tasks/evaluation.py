@@ -158,7 +158,7 @@ def load_task_model(
 
     Raises:
         BadInputError: the preset cannot be used, or does not hold the model of a task.
-        MismatchError: vocabulary, casing or layout of the rows differ.
+        MismatchError: vocabulary, text rules or layout of the rows differ.
     """
     preset = Preset.of(preset)
     task = task_of_preset(preset, data[0].manifest.task if data else None)

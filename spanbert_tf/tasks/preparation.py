@@ -149,7 +149,7 @@ def write_task_records(
         BadInputError: the input, the preset or the vocabulary cannot be used, or the output exists
             or cannot be written.
         ConfigurationError: neither a preset nor a vocabulary is given, or both are.
-        MismatchError: the casing of the vocabulary is another one.
+        MismatchError: the vocabulary does not have the stated casing.
     """
     started = time.monotonic()
     manifest_class = maker.manifest_class

@@ -1,4 +1,4 @@
-"""The vocabulary and the casing that records are written with: a preset's, or those of options."""
+"""The vocabulary and the text rules of new records: those of a preset, or those of options."""
 
 import os
 from typing import NotRequired
