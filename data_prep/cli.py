@@ -56,6 +56,25 @@ _separator_option = click.option(
 _corpus_options = options(_input_option, follow_links_option, _separator_option, _column_option)
 
 
+def _corpus_arguments(patterns: Sequence[str], options: Mapping[str, Any]) -> list[str]:
+    """Returns the arguments with which another command reads the same documents.
+
+    Args:
+        patterns: values of `--input`.
+        options: values of the other options of `_corpus_options`, by name.
+    """
+    arguments = []
+    for pattern in patterns:
+        arguments += ["--input", pattern]
+    for name in options["text_columns"]:
+        arguments += ["--text-column", name]
+    if options["document_separator"] is not None:
+        arguments += ["--document-separator", options["document_separator"]]
+    if options["follow_links"]:
+        arguments.append("--follow-links")
+    return arguments
+
+
 class _Commands(Mapping[str, click.Command]):
     """Maps names to commands. A command is imported when it is looked up."""
 
@@ -148,11 +167,7 @@ def prepare_vocabulary(input_pattern: Sequence[str], output: str, **others: Any)
     from data_prep.text.vocabulary import write_vocabulary
 
     write_vocabulary(input_pattern, output, **others)
-    command = ["spanbert-tf", "prepare", "pretraining"]
-    for pattern in input_pattern:
-        command += ["--input", pattern]
-    for name in others["text_columns"]:
-        command += ["--text-column", name]
+    command = ["spanbert-tf", "prepare", "pretraining", *_corpus_arguments(input_pattern, others)]
     text_rules = TextRules.of(others["lowercase"], others["strip_accents"])
     command += ["--vocabulary", output, *text_rules.options().split(), "--output", "records"]
     print_written(output, command)
@@ -266,11 +281,8 @@ def vocabulary_extend(preset: str, output: str, **others: Any) -> None:
     from data_prep.text.added_words import extend_vocabulary
 
     extend_vocabulary(preset, output, **others)
-    command = ["spanbert-tf", "prepare", "pretraining"]
-    for pattern in others["input_pattern"] or ["TEXT"]:
-        command += ["--input", pattern]
-    for name in others["text_columns"]:
-        command += ["--text-column", name]
+    corpus = _corpus_arguments(others["input_pattern"] or ["TEXT"], others)
+    command = ["spanbert-tf", "prepare", "pretraining", *corpus]
     command += ["--preset", output, "--output", "records"]
     pretrain = ["spanbert-tf", "pretrain", "--config", "continue", "--initial-preset", output]
     pretrain += ["--data", "records", "--output", "run"]

@@ -242,7 +242,7 @@ def test_every_format_gives_the_same_token_ids(tmp_path, letters_vocabulary):
         assert found[name] == found["WikiExtractor"], name
 
 
-def test_the_command_names_the_columns_to_the_next_one(tmp_path, capfd):
+def test_the_command_names_what_it_read_to_the_next_one(tmp_path, capfd):
     pandas.DataFrame({"head": ["The title"] * 3, "body": ["Some text."] * 3}).to_csv(
         tmp_path / "x.csv"
     )
@@ -251,11 +251,13 @@ def test_the_command_names_the_columns_to_the_next_one(tmp_path, capfd):
             [
                 *("prepare", "vocabulary", "--input", str(tmp_path / "x.csv")),
                 *("--text-column", "head", "--text-column", "body"),
+                *("--document-separator", "* * *", "--follow-links"),
                 *("--output", str(tmp_path / "vocab.txt"), "--vocabulary-size", "100"),
             ]
         )
     assert stop.value.code == 0
     shown = " ".join(capfd.readouterr().out.split())
-    assert re.search(r"prepare pretraining .*--text-column head --text-column body ", shown)
+    options = "--text-column head --text-column body --document-separator '* * *' --follow-links"
+    assert re.search(f"prepare pretraining .*{re.escape(options)} ", shown)
     entries = (tmp_path / "vocab.txt").read_text().split()
     assert {"T", "S"} <= set(entries)
