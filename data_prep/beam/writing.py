@@ -13,12 +13,14 @@ grow with the corpus, and the output does not depend on the number of processes.
 """
 
 import collections
+import contextlib
 import dataclasses
 import hashlib
 import importlib.metadata
 import json
 import math
 import os
+import platform
 import time
 from collections.abc import Sequence
 from typing import TYPE_CHECKING, NamedTuple
@@ -53,6 +55,7 @@ from spanbert_tf.data.manifest import (
     SPLITS,
     UNIGRAM_COUNTS_FILE,
     VOCABULARY_FILE,
+    MadeFrom,
     PretrainingManifest,
     Sequences,
     Shard,
@@ -172,10 +175,11 @@ def write_pretraining_records(
         deduplicate=deduplicate,
     )
     options = _runner_options(beam_arguments)
+    made_from = _made_from(job, files)
     states = _states(files)
     keeps_work = False
     try:
-        _begin_or_go_on(target, job, _digest(job, files, states))
+        _begin_or_go_on(target, job, _digest(job, made_from, states))
         if options is None:
             with (
                 Progress(input_bytes, job.num_shards) as progress,
@@ -188,7 +192,7 @@ def write_pretraining_records(
             with on_runner(job, options, input_bytes) as call:
                 outcome = _call_steps(job, files, call, is_shared=True)
         _check_unchanged(files, states)
-        manifest = _finish(job, outcome)
+        manifest = _finish(job, outcome, made_from)
         target.publish()
     except OSError as error:
         keeps_work = _has_whole_parts(job)
@@ -233,12 +237,42 @@ def _check_unchanged(files: Sequence[InputFile], states: Sequence[tuple[int, int
             )
 
 
-def _digest(job: Job, files: Sequence[InputFile], states: Sequence[tuple[int, int]]) -> str:
-    """Stands for all on which the bytes of the output depend."""
-    names = [file.name for file in files]
-    options = (job.options, job.num_shards, job.validation_fraction, job.deduplicate)
-    version = importlib.metadata.version("spanbert_tf")
-    content = repr((version, options, names, states))
+def _made_from(job: Job, files: Sequence[InputFile]) -> MadeFrom:
+    options = job.options
+    packages = ["spanbert_tf", "tensorflow-text"]
+    if options.annotations:
+        packages += ["spacy", options.spacy_model]
+    versions = {"python": platform.python_version()}
+    for package in packages:
+        with contextlib.suppress(importlib.metadata.PackageNotFoundError):  # a model may be a path
+            versions[package] = importlib.metadata.version(package)
+    names = "".join(f"{file.name}\0" for file in files)
+    separator = options.document_separator
+    return MadeFrom(
+        versions=versions,
+        num_files=len(files),
+        num_bytes=sum(file.size for file in files),
+        names_sha256=hashlib.sha256(names.encode("utf-8", "surrogateescape")).hexdigest(),
+        num_shards=job.num_shards,
+        validation_fraction=job.validation_fraction,
+        deduplicate=job.deduplicate,
+        text_columns=tuple(map(_as_unicode, options.text_columns)),
+        document_separator=None if separator is None else _as_unicode(separator),
+        spacy_model=_as_unicode(options.spacy_model) if options.annotations else None,
+    )
+
+
+def _as_unicode(text: str) -> str:
+    """Replaces the bytes of an argument that are not UTF-8, which JSON cannot hold."""
+    return text.encode("utf-8", "replace").decode()
+
+
+def _digest(job: Job, made_from: MadeFrom, states: Sequence[tuple[int, int]]) -> str:
+    """A digest of the options, the names, sizes and times of the input, and the versions.
+
+    It does not cover the content of the input and changes of this package between two versions.
+    """
+    content = repr((job.options, made_from, states))
     return hashlib.sha256(content.encode("utf-8", "surrogateescape")).hexdigest()
 
 
@@ -386,7 +420,7 @@ def _print_duplicates(
         print_line(f"{len(others):,} other files: {total:,} duplicate {unit} are left out")
 
 
-def _finish(job: Job, outcome: _Outcome) -> PretrainingManifest:
+def _finish(job: Job, outcome: _Outcome, made_from: MadeFrom) -> PretrainingManifest:
     """Renames the shards, and writes the vocabulary, the unigram counts and the manifest."""
     counts: collections.Counter = collections.Counter()
     for summary in outcome.summaries:
@@ -413,6 +447,7 @@ def _finish(job: Job, outcome: _Outcome) -> PretrainingManifest:
         sequences=job.options.sequences,
         annotations=job.options.annotations,
         counts=dict(sorted(counts.items())),
+        made_from=made_from,
         shards=tuple(_name_shards(job, written)),
         unigram_counts_hash=hashlib.sha256(unigram_counts.encode()).hexdigest(),
     )

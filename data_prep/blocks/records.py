@@ -158,7 +158,7 @@ class FileRecords:
     Args:
         maker: makes sentences of text.
         parts: the documents of the file in parts, each with the index of its document.
-        name: name of the file. Record ids depend on it, and not on the file's directory.
+        name: name of the file, see `InputFile`. Record ids depend on it.
 
     Attributes:
         counts: counts of what was read and made so far; see `write_pretraining_records`.

@@ -126,7 +126,8 @@ class InputFile:
     Attributes:
         path: path of the file.
         name: path relative to the common directory of all input files. The name and the index of a
-            document in the file identify the document, even if the files are moved.
+            document in the file identify the document. All files can be moved together; a file that
+            is renamed, or a further file in another directory, gives other names.
         size: bytes on disk.
     """
 

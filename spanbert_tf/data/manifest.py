@@ -255,6 +255,40 @@ class Shard:
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
+class MadeFrom:
+    """What pre-training records were made from, as far as their manifest does not say it elsewhere.
+
+    If two sets of records differ, this tells why. Nothing is checked against it.
+
+    Attributes:
+        versions: versions of Python and of the packages that read and split the text.
+        num_files: number of input files.
+        num_bytes: their size in bytes, as stored.
+        names_sha256: hexadecimal digest of their names in order, each followed by a zero byte. A
+            name is relative to the common directory of all files.
+        num_shards: number of groups of records, each at most one file of a split.
+        validation_fraction: share of the records to hold out.
+        deduplicate: what was left out if it had been read before; `None`: nothing.
+        text_columns: columns of text in tables; empty for `text`.
+        document_separator: in plain text, the line that begins a new document.
+        spacy_model: name or path of the model that found the annotations; `None` without any.
+    """
+
+    versions: dict[str, str]
+    num_files: Count
+    num_bytes: Count
+    names_sha256: str
+    num_shards: Count
+    validation_fraction: float
+    deduplicate: str | None
+    text_columns: tuple[str, ...]
+    document_separator: str | None
+    spacy_model: str | None
+
+    __pydantic_config__: ClassVar[dict] = {"extra": "forbid"}
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
 class PretrainingManifest(Manifest):
     """The content of `dataset_info.json`, which lies beside the shards and `vocab.txt`.
 
@@ -266,6 +300,7 @@ class PretrainingManifest(Manifest):
         unigram_counts_hash: SHA-256 of `unigram_counts.json`, which holds the occurrences of each
             vocabulary entry in the training split.
         repaired_from: `digest` of the records that these are the whole ones of.
+        made_from: input and options; `None` in records of earlier commits.
     """
 
     task: ClassVar[str] = PRETRAINING_RECORDS
@@ -278,6 +313,7 @@ class PretrainingManifest(Manifest):
     shards: tuple[Shard, ...]
     unigram_counts_hash: str
     repaired_from: str | None = None
+    made_from: MadeFrom | None = None
     schema_version: int = Manifest.records_version
 
     @property
@@ -309,8 +345,14 @@ class PretrainingManifest(Manifest):
 
     @property
     def digest(self) -> str:
-        """The same for records of the same content, and for what is left of them when repaired."""
-        return self.repaired_from or hashlib.sha256(self.to_json().encode()).hexdigest()
+        """A digest of the manifest without `made_from`, so that equal records have the same one.
+
+        Repaired records keep the digest of the records that they come from.
+        """
+        if self.repaired_from is not None:
+            return self.repaired_from
+        content = dataclasses.replace(self, made_from=None)
+        return hashlib.sha256(content.to_json().encode()).hexdigest()
 
     def num_records(self, split: str) -> int:
         """Records in a split."""
@@ -343,6 +385,8 @@ class PretrainingManifest(Manifest):
         values = dataclasses.asdict(self)
         if self.repaired_from is None:
             del values["repaired_from"]
+        if self.made_from is None:
+            del values["made_from"]
         lines = [f"{json.dumps(name)}: {json.dumps(value)}" for name, value in values.items()]
         shards = ",\n  ".join(map(json.dumps, values["shards"]))
         lines[list(values).index("shards")] = f'"shards": [\n  {shards}\n ]'

@@ -1,4 +1,5 @@
 import collections
+import dataclasses
 import gzip
 import hashlib
 import itertools
@@ -13,6 +14,7 @@ import sys
 import numpy as np
 import pytest
 import tensorflow as tf
+import tensorflow_text
 import written_records
 from tokenizers import BertWordPieceTokenizer
 
@@ -126,6 +128,56 @@ def test_the_description_fits_the_files(single, letters_vocabulary):
         assert hashlib.sha256((output / shard.file).read_bytes()).hexdigest() == shard.sha256
         num_records = sum(1 for _ in tf.data.TFRecordDataset(str(output / shard.file)))
         assert num_records == shard.num_records > 0
+
+
+def test_the_manifest_says_what_the_records_were_made_from(single, corpus):
+    made_from = single[1].made_from
+    paths = sorted(corpus[0].iterdir())
+    names = "".join(f"{path.name}\0" for path in paths)
+    assert made_from.names_sha256 == hashlib.sha256(names.encode()).hexdigest()
+    assert made_from.num_files == len(paths)
+    assert made_from.num_bytes == sum(path.stat().st_size for path in paths)
+    assert made_from.num_shards == OPTIONS["num_shards"]
+    assert made_from.validation_fraction == OPTIONS["validation_fraction"]
+    assert made_from.spacy_model is None
+    assert made_from.versions["python"] == sys.version.split()[0]
+    assert made_from.versions["tensorflow-text"] == tensorflow_text.__version__
+
+
+def test_equal_records_have_one_digest_whatever_they_were_made_from(
+    single, corpus, letters_vocabulary, tmp_path
+):
+    separator = "===\udcff"  # of no line; a byte of the command line that is not UTF-8
+    manifest = write_pretraining_records(
+        corpus[0] / "*",
+        vocabulary=letters_vocabulary,
+        output=tmp_path / "records",
+        document_separator=separator,
+        **OPTIONS,
+    )
+    assert PretrainingManifest.load(tmp_path / "records") == manifest
+    assert manifest.made_from.document_separator == "===?"
+    assert manifest.shards == single[1].shards
+    assert manifest.digest == single[1].digest
+    assert manifest.digest != dataclasses.replace(manifest, counts={}).digest
+
+
+def test_the_names_of_files_decide_on_the_ids_of_records(
+    single, corpus, letters_vocabulary, tmp_path
+):
+    texts = shutil.copytree(corpus[0], tmp_path / "texts")
+    for path in sorted(texts.iterdir()):
+        path.rename(path.with_name(f"{path.name}.txt"))
+    output = tmp_path / "records"
+    manifest = write_pretraining_records(
+        texts / "*", vocabulary=letters_vocabulary, output=output, **OPTIONS
+    )
+    assert manifest.counts == single[1].counts
+    assert manifest.made_from.names_sha256 != single[1].made_from.names_sha256
+    ids = {record["record_id"] for record in written_records.read_records(*single)}
+    renamed = {record["record_id"] for record in written_records.read_records(output, manifest)}
+    assert len(ids) == len(renamed)
+    assert not ids & renamed
 
 
 def by_document(directory, manifest):
