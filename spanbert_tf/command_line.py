@@ -200,7 +200,7 @@ overwrite_option = click.option(
 follow_links_option = click.option(
     "--follow-links",
     is_flag=True,
-    help="Read what links in the input's folders lead to outside of them, too.",
+    help="Also read files outside the input's folders to which links in them lead.",
 )
 
 

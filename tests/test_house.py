@@ -71,7 +71,8 @@ def modules():
 def room(module):
     """The room of a module: its folder, or itself where it lies beside the folders.
 
-    A folder in a folder, of what is another on each backend, is part of that; but tasks' folders.
+    A subfolder with a module for each backend belongs to its parent folder; the folders of tasks do
+    not.
     """
     is_package = modules()[module].name == "__init__.py"
     folder = module if is_package else module.rpartition(".")[0]

@@ -1,4 +1,4 @@
-"""Batches that are there before they are asked for, of data sets whose iterators end at once."""
+"""Computes batches ahead of the model. Iterators of these data sets are deleted without delay."""
 
 from collections.abc import Callable
 from typing import Any

@@ -370,7 +370,7 @@ def batch_widths(lengths: np.ndarray, max_length: int) -> np.ndarray:
 
 
 def even_width(longest: tf.Tensor, max_length: int) -> tf.Tensor:
-    """The width of a batch whose data set tells no lengths beforehand, int32 [].
+    """The width of a batch if the lengths of its rows are not known in advance, int32 [].
 
     One of at most `MAX_WIDTHS` evenly spaced multiples of `WIDTH_MULTIPLE`, or `max_length`.
 

@@ -1,8 +1,8 @@
-"""What a set of records is: the manifest beside them, and what all that they hold is called.
+"""The manifest of a set of records, and the names of the features of pre-training records.
 
-Here alone stand the names of the features of pre-training records; those of a task's rows stand in
-`spanbert_tf.data.records` and in the `records` of each task. `data_prep` writes by these names,
-`spanbert_tf.data` reads by them. Nothing here needs TensorFlow.
+The names of the features of a task's rows are in `spanbert_tf.data.records` and in the `records` of
+each task. `data_prep` writes records with these names, and `spanbert_tf.data` reads them. This
+module does not need TensorFlow.
 """
 
 import dataclasses
@@ -97,7 +97,7 @@ def vocabulary_hash(vocabulary: Sequence[str]) -> str:
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class Manifest:
-    """What all sets of records say of themselves, in a JSON file beside them.
+    """The description of a set of records, a JSON file beside them.
 
     The keys of the file are the fields in their order; each kind of records adds its own.
 

@@ -1,4 +1,4 @@
-"""A task's records: their manifest, and the one door to them. Nothing here needs TensorFlow."""
+"""The records of a task: their manifest, and the class that reads them, without TensorFlow."""
 
 import contextlib
 import dataclasses
@@ -6,7 +6,7 @@ import functools
 import hashlib
 import os
 from collections.abc import Mapping
-from typing import TYPE_CHECKING, Any, ClassVar, Generic, TypeVar
+from typing import Any, ClassVar, Generic, TypeVar
 
 import numpy as np
 
@@ -16,9 +16,6 @@ from spanbert_tf.data.tfrecords import RecordFile, lengths_path, load_lengths
 from spanbert_tf.errors import BadInputError, MismatchError
 from spanbert_tf.files.contents import Checksums, check_files, sha256
 from spanbert_tf.files.text_files import read_json_lines
-
-if TYPE_CHECKING:
-    pass
 
 # Features of each row (a tf.train.Example). Lists are little-endian unsigned integers.
 ROW_TOKEN_IDS = "token_ids"  # the row with [CLS] and [SEP], not padded; `token_id_dtype`
@@ -41,8 +38,8 @@ class TaskManifest(Manifest):
         needed_counts: names that `counts` must have, a class attribute.
         segment_aware_options: options of the task's `prepare` that write SegaBERT's positions, a
             class attribute; empty: there are none.
-        counts: `rows`, their `tokens` and, where some rows are not trained, `training_rows`, which
-            are the first ones.
+        counts: `rows`, their `tokens`, and `training_rows` if some rows are not for training. The
+            rows to train on come first.
         files: checksums of the other files, all of them.
         segment_aware: whether rows hold SegaBERT's positions.
         version: `records_version` when they were written.
@@ -65,17 +62,17 @@ class TaskManifest(Manifest):
 
     @property
     def num_training_rows(self) -> int:
-        """Rows that are trained, the first ones."""
+        """The number of rows to train on; they come first."""
         return self.counts.get("training_rows", self.num_rows)
 
     @property
     def is_labelled(self) -> bool:
-        """Whether predictions can be scored: some rows are trained, or there is none at all."""
+        """Whether predictions can be scored: there are rows to train on, or no rows at all."""
         return self.num_training_rows > 0 or not self.num_rows
 
     @property
     def lack_of_labels(self) -> str:
-        """What is wrong, and what to do, where `is_labelled` is false."""
+        """The error message for records without labels, where `is_labelled` is false."""
         return "has no labels to score by, as a test set; `predict --data` takes it"
 
     @property
@@ -94,7 +91,7 @@ class TaskManifest(Manifest):
         return self.counts["tokens"]
 
     def fault(self) -> str | None:
-        """As of all records; what is missing, and more trained rows than there are."""
+        """As every manifest; a missing count or file, and more rows to train on than rows."""
         if missing := set(self.needed_counts) - self.counts.keys():
             return f"counts.{min(missing)}: is missing"
         if missing := set(self.needed_files()) - self.files.keys():
@@ -242,7 +239,7 @@ class Records(os.PathLike, Generic[Info]):
         """Tokens of each row, int [rows].
 
         Args:
-            training: whether the rows that are not trained are left out.
+            training: whether to return only the rows to train on.
 
         Raises:
             BadInputError: they are damaged, not those of the description, or there is no row.

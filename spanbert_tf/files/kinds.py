@@ -1,4 +1,4 @@
-"""Names what a path holds that was given in place of a text, a preset or records.
+"""Tells what a path holds if it is not the text, preset or records that a command expected.
 
 A file is recognised by its first bytes, a directory by the names of its files and a `config.json`.
 Each format is one record: how it is recognised, its name, and what to do. Importing this module

@@ -182,7 +182,10 @@ def _replace_tokens(
 
 
 def _unit_starts(spans: MaskedSpans, words: Words, unit: str) -> tf.Tensor:
-    """Returns the position whose random number counts for the unit of each token; int64 [B, K]."""
+    """Returns, for each token, the position whose random number decides about its unit.
+
+    The result is int64 [B, K].
+    """
     if unit == "token":
         return spans.positions
     if unit == "span":
