@@ -35,7 +35,7 @@ def answer(served, name, inputs):
     return tf.function(function, input_signature=specs)(*values)
 
 
-@pytest.mark.quick_cases(5)
+@pytest.mark.quick_cases(7)  # each pipeline once
 @pytest.mark.parametrize("name", ALL_INPUTS)
 @pytest.mark.parametrize("is_lowercase", [True, False])
 def test_the_readmes_program_packs_what_the_preprocessor_packs(
