@@ -129,6 +129,7 @@ def pretrain(
     from spanbert_tf.training.cluster import run_lock
 
     supervise(settings.training.strategy)
+    # `run_pretraining` locks as well, for programs; here the lock also covers the fillings.
     with run_lock(output, settings.training.strategy, "spanbert-tf pretrain"):
         import_keras()
         from spanbert_tf.pretraining.job import run_pretraining

@@ -205,7 +205,10 @@ def run_child(command: Sequence[str]) -> int:
 
 
 def supervise(strategy: str) -> None:
-    """Runs the command in a child process if it is one of several workers, and exits as it does.
+    """Runs the command in a child process if it is one of several workers, and exits with it.
+
+    The function returns only in the process that is to do the work: the child, or this process if
+    there are no other workers.
 
     Args:
         strategy: `training.strategy` of the configuration.
