@@ -177,15 +177,15 @@ def pack_rows(
     token_ids = shifted[0]
     segment_ids = tf.zeros_like(token_ids)
     positions = tf.range(token_ids.shape[1], dtype=tf.int64)  # [S]
-    is_text = positions <= ends[-1]  # [B, S]
+    is_token = positions <= ends[-1]  # [B, S]
     for start, later_ids in zip(starts[1:], shifted[1:], strict=True):
         is_later = positions >= start
         token_ids = tf.where(is_later, later_ids, token_ids)
-        segment_ids += tf.cast(is_later & is_text, tf.int32)
+        segment_ids += tf.cast(is_later & is_token, tf.int32)
     is_end = functools.reduce(operator.or_, (positions == end for end in ends))
     token_ids = tf.where(is_end, special.end, token_ids)
-    token_ids = tf.where(is_text, token_ids, special.pad)
-    features = {"segment_ids": segment_ids, "padding_mask": tf.cast(is_text, tf.int32)}
+    token_ids = tf.where(is_token, token_ids, special.pad)
+    features = {"segment_ids": segment_ids, "padding_mask": tf.cast(is_token, tf.int32)}
     if NEXT_SENTENCE_LABEL in records.scalars:
         labels = records.scalars[NEXT_SENTENCE_LABEL]
         features["next_sentence_labels"] = tf.cast(labels, tf.int32)

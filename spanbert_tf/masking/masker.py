@@ -1,4 +1,4 @@
-"""Masks a batch of packed rows: words → selection → masked spans → replacement → targets.
+"""Masks a batch of packed rows: words → selection → masked tokens → replacement → targets.
 
 A masked unit becomes [MASK] (80 %), becomes random tokens (10 %) or stays unchanged (10 %).
 
@@ -23,7 +23,7 @@ from spanbert_tf.masking.random_bits import (
 )
 from spanbert_tf.masking.selection import select_tokens
 from spanbert_tf.masking.spans import AnnotatedSpans, Blocks, Words, find_words
-from spanbert_tf.masking.targets import MaskedSpans, list_masked_spans, target_features
+from spanbert_tf.masking.targets import MaskedTokens, list_masked_tokens, target_features
 from spanbert_tf.text.vocabulary import MASK_TOKEN, is_continuation
 
 _TOKEN_BITS = 53  # finer than FRACTION_BITS: a token may occur once in a corpus of 10^10
@@ -144,15 +144,15 @@ class SpanMasker:
         masked = select_tokens(
             blocks, words, self.is_word_start, keys, budgets, num_slots, self.options, annotated
         )
-        spans = list_masked_spans(masked, blocks.token_ids, num_slots)
+        tokens = list_masked_tokens(masked, blocks.token_ids, num_slots)
         token_ids = _replace_tokens(
-            spans, blocks, words, keys, self.random_tokens, self.mask_token_id, self.options
+            tokens, blocks, words, keys, self.random_tokens, self.mask_token_id, self.options
         )
-        return {"token_ids": token_ids, **target_features(spans, blocks, self.options)}
+        return {"token_ids": token_ids, **target_features(tokens, blocks, self.options)}
 
 
 def _replace_tokens(
-    spans: MaskedSpans,
+    tokens: MaskedTokens,
     blocks: Blocks,
     words: Words,
     keys: tf.Tensor,
@@ -161,34 +161,34 @@ def _replace_tokens(
     options: MaskingOptions,
 ) -> tf.Tensor:
     """Replaces masked tokens, int32 [B, S]; one draw decides for each unit."""
-    unit_starts = _unit_starts(spans, words, options.chosen_scheme.replaced)  # [B, K]
+    unit_starts = _unit_starts(tokens, words, options.chosen_scheme.replaced)  # [B, K]
     draws = high_fraction(random_bits(keys, Stream.REPLACEMENT, unit_starts))  # [B, K]
     mask_below = round(options.mask_token_rate * 2**FRACTION_BITS)
     random_below = round((options.mask_token_rate + options.random_token_rate) * 2**FRACTION_BITS)
     # Unused slots have position 0, and write the [CLS] that is there.
-    replacements = tf.where(spans.is_used & (draws < mask_below), mask_token_id, spans.token_ids)
-    is_random = spans.is_used & (draws >= mask_below) & (draws < random_below)
+    replacements = tf.where(tokens.is_used & (draws < mask_below), mask_token_id, tokens.token_ids)
+    is_random = tokens.is_used & (draws >= mask_below) & (draws < random_below)
     chosen = tf.where(is_random)  # [random tokens, 2], a tenth of the slots
     bits = random_bits(
-        tf.gather(keys, chosen[:, 0]), Stream.RANDOM_TOKEN, tf.gather_nd(spans.positions, chosen)
+        tf.gather(keys, chosen[:, 0]), Stream.RANDOM_TOKEN, tf.gather_nd(tokens.positions, chosen)
     )  # [random tokens]
     replacements = tf.tensor_scatter_nd_update(replacements, chosen, random_tokens.draw(bits))
     updated = tf.tensor_scatter_nd_update(
         tf.reshape(blocks.token_ids, [-1]),
-        tf.reshape(spans.flat_positions, [-1, 1]),
+        tf.reshape(tokens.flat_positions, [-1, 1]),
         tf.reshape(replacements, [-1]),
     )
     return tf.reshape(updated, tf.shape(blocks.token_ids))
 
 
-def _unit_starts(spans: MaskedSpans, words: Words, unit: str) -> tf.Tensor:
+def _unit_starts(tokens: MaskedTokens, words: Words, unit: str) -> tf.Tensor:
     """Returns, for each token, the position whose random number decides about its unit.
 
     The result is int64 [B, K].
     """
     if unit == "token":
-        return spans.positions
+        return tokens.positions
     if unit == "span":
-        return spans.span_starts
-    word_starts = tf.gather(words.starts, words.containing(spans.flat_positions))
-    return word_starts - (spans.flat_positions - spans.positions)
+        return tokens.span_starts
+    word_starts = tf.gather(words.starts, words.containing(tokens.flat_positions))
+    return word_starts - (tokens.flat_positions - tokens.positions)

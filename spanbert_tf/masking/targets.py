@@ -11,7 +11,7 @@ from spanbert_tf.masking.options import MaskingOptions
 from spanbert_tf.masking.spans import Blocks
 
 
-class MaskedSpans(NamedTuple):
+class MaskedTokens(NamedTuple):
     """The masked tokens of each row, from left to right, and their spans. All are [B, K].
 
     Attributes:
@@ -31,7 +31,7 @@ class MaskedSpans(NamedTuple):
     span_ends: tf.Tensor
 
 
-def list_masked_spans(masked: tf.Tensor, token_ids: tf.Tensor, num_slots: int) -> MaskedSpans:
+def list_masked_tokens(masked: tf.Tensor, token_ids: tf.Tensor, num_slots: int) -> MaskedTokens:
     """Lists the masked tokens of each row. Spans that touch or overlap are merged.
 
     Args:
@@ -63,7 +63,7 @@ def list_masked_spans(masked: tf.Tensor, token_ids: tf.Tensor, num_slots: int) -
 
     used_positions = where_used(positions)
     flat_positions = used_positions + row_starts[:-1, tf.newaxis]
-    return MaskedSpans(
+    return MaskedTokens(
         is_used,
         used_positions,
         flat_positions,
@@ -74,7 +74,7 @@ def list_masked_spans(masked: tf.Tensor, token_ids: tf.Tensor, num_slots: int) -
 
 
 def target_features(
-    spans: MaskedSpans, blocks: Blocks, options: MaskingOptions
+    tokens: MaskedTokens, blocks: Blocks, options: MaskingOptions
 ) -> dict[str, tf.Tensor]:
     """Makes the features of the MLM and SBO targets, int32 and float32 [B, K]; 0 for no target.
 
@@ -82,10 +82,10 @@ def target_features(
     neighbours of its span are tokens of the block, and the token is among the first
     `options.max_span_targets` tokens of the span.
     """
-    left = spans.span_starts - 1
-    right = spans.span_ends + 1
-    offsets = spans.positions - spans.span_starts
-    has_span_target = spans.is_used & (offsets < options.max_span_targets)
+    left = tokens.span_starts - 1
+    right = tokens.span_ends + 1
+    offsets = tokens.positions - tokens.span_starts
+    has_span_target = tokens.is_used & (offsets < options.max_span_targets)
     if not options.boundary_at_special_tokens:
         has_span_target &= blocks.hold(left) & blocks.hold(right)
 
@@ -93,9 +93,9 @@ def target_features(
         return tf.where(has_span_target, tf.cast(values, tf.int32), 0)
 
     return {
-        "mask_positions": tf.cast(spans.positions, tf.int32),
-        "mask_ids": tf.where(spans.is_used, spans.token_ids, 0),
-        "mask_weights": tf.cast(spans.is_used, tf.float32),
+        "mask_positions": tf.cast(tokens.positions, tf.int32),
+        "mask_ids": tf.where(tokens.is_used, tokens.token_ids, 0),
+        "mask_weights": tf.cast(tokens.is_used, tf.float32),
         "span_left_positions": where_target(left),
         "span_right_positions": where_target(right),
         "span_offsets": where_target(offsets),

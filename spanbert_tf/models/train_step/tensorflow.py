@@ -128,10 +128,10 @@ class TrainStep(MixinBase):
         batch = keras.utils.unpack_x_y_sample_weight(data)
         num_targets = self._count_targets(batch)
         if self._accumulation_steps == 1:
-            gradients = self._train_on_part(batch, num_targets)
+            gradients = self._gradients_of_part(batch, num_targets)
         else:
             gradients = accumulate_gradients(
-                lambda part, num_parts: self._train_on_part(part, num_targets, num_parts),
+                lambda part, num_parts: self._gradients_of_part(part, num_targets, num_parts),
                 batch,
                 self._accumulation_steps,
                 self.trainable_variables,
@@ -155,7 +155,7 @@ class TrainStep(MixinBase):
             counts = context.all_reduce(tf.distribute.ReduceOp.SUM, counts)
         return counts
 
-    def _train_on_part(
+    def _gradients_of_part(
         self, part: tuple, num_targets: dict[str, tf.Tensor], num_parts: int | tf.Tensor = 1
     ) -> _Gradients:
         """Computes the gradients of a micro-batch's share of the loss; updates seeds and metrics.

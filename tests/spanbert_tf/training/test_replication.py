@@ -238,7 +238,7 @@ def test_replicas_draw_different_dropout_masks(
 
     @tf.function
     def gradients():
-        return two_devices.run(lambda: model._train_on_part((batch, None, None), counts)[0])
+        return two_devices.run(lambda: model._gradients_of_part((batch, None, None), counts)[0])
 
     functions = gradients.get_concrete_function().graph.as_graph_def().library.function
     assert any(function.attr["_XlaMustCompile"].b for function in functions) == jit_compile
