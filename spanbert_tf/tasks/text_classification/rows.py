@@ -1,7 +1,7 @@
 """Makes rows of labelled texts, for `prepare glue` and `prepare classification`."""
 
 import collections
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Sequence
 from typing import Any
 
 import numpy as np
@@ -52,8 +52,8 @@ def write_labelled_texts(
         **options: as for `write_task_records`: `preset`, `vocabulary` and so on.
 
     Returns:
-        The manifest. Its `counts` are `rows`, `training_rows`, `tokens`, `cut_rows`, `empty_texts`
-        (which have rows, too) and `skipped_lines`.
+        The manifest. Its `counts` are `rows`, `tokens`, `cut_rows`, `empty_texts` (which have rows,
+        too) and `skipped_lines`; and `training_rows`, which is 0, if the texts have no labels.
 
     Raises:
         BadInputError: the texts cannot be used, or the output exists or cannot be written.
@@ -74,6 +74,7 @@ class LabelledTextRows(RowMaker[TextClassificationManifest]):
         super().__init__()
         self._texts = texts
         self._segment_aware = segment_aware
+        self.is_labelled = texts.examples[0].label is not None
         num_empty = 0
         for example in texts.examples:
             num_empty += sum(not text.strip() for text in example.texts)
@@ -106,15 +107,6 @@ class LabelledTextRows(RowMaker[TextClassificationManifest]):
             "is_pair": texts.is_pair,
             "is_regression": texts.is_regression,
             "dataset": texts.dataset,
-        }
-
-    def counted(self, written: Mapping[str, int]) -> dict[str, int]:
-        """Adds the number of training rows, which is 0 without labels."""
-        is_labelled = self._texts.examples[0].label is not None
-        return {
-            **self.counts,
-            **written,
-            "training_rows": written["rows"] if is_labelled else 0,
         }
 
     def summary(self, manifest: TextClassificationManifest, seconds: float) -> Iterator[str]:
