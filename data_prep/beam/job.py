@@ -37,7 +37,7 @@ class Job:
         output: path of the output directory, for messages.
         directory: path of the work directory.
         options: options of the records.
-        num_shards: number of shards of each split.
+        num_shards: number of groups of records. Each gives at most one file of each split.
         validation_fraction: share of the records that is held out.
         deduplicate: what is left out if it has been read before; `None`: nothing.
     """

@@ -66,7 +66,7 @@ def run_evaluation(
         predict = functools.partial(task.predict, model, batch_size=batch_size)
     for records in sets:
         check_labelled(records.manifest, str(records))
-    return print_scores(task, name, model, predict, sets, page)
+    return score_sets(task, name, model, predict, sets, page)
 
 
 def checked_report(
@@ -93,7 +93,7 @@ def checked_report(
     return Output(report, FileKind("a report page", is_report), overwrite=overwrite).check()
 
 
-def print_scores(
+def score_sets(
     task: Task,
     name: str,
     model: keras_hub.models.Task | None,

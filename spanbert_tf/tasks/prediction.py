@@ -164,16 +164,16 @@ def run_prediction(
     """
     task = task_of_records(data)
     kind = OutputKind("predictions", task.written_files[0], task.written_files[1:])
-    written = Output(output, kind, overwrite=overwrite)
-    written.check()
+    target = Output(output, kind, overwrite=overwrite)
+    target.check()
     records = open_records(data, task)
     task, model = load_task_model(preset, [records], precision)
     with records.named_damage():
         predictions = task.predict(model, records, batch_size=batch_size)
         outcome = task.outcome(model, records, predictions)
-    with written.written() as directory:
+    with target.written() as directory:
         task.write(outcome, directory)
-    print_line(f"{written.path}: predictions for {len(predictions):,} records")
+    print_line(f"{target.path}: predictions for {len(predictions):,} records")
 
 
 def predict_lines(

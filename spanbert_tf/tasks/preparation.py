@@ -154,8 +154,8 @@ def write_task_records(
     started = time.monotonic()
     manifest_class = maker.manifest_class
     kind = OutputKind(maker.title, manifest_class.file_name(), manifest_class.needed_files())
-    written = Output(output, kind, overwrite=overwrite)
-    output = written.check()
+    target = Output(output, kind, overwrite=overwrite)
+    output = target.check()
     pieces, text_rules = chosen_vocabulary(
         preset=preset,
         vocabulary=vocabulary,
@@ -163,7 +163,7 @@ def write_task_records(
         strip_accents=strip_accents,
         language=language,
     )
-    with written.written() as unfinished:
+    with target.written() as unfinished:
         manifest = _write_files(unfinished, maker, pieces, text_rules, sequence_length)
     first, *others = maker.summary(manifest, time.monotonic() - started)
     for line in (f"{output}: {first}", *others):

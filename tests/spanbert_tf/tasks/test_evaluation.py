@@ -5,7 +5,7 @@ import types
 
 from made_up_outcomes import made_up_outcome
 
-from spanbert_tf.tasks.evaluation import print_scores
+from spanbert_tf.tasks.evaluation import score_sets
 
 
 def test_mean_is_of_the_metrics_that_all_sets_have(capfd):
@@ -22,7 +22,7 @@ def test_mean_is_of_the_metrics_that_all_sets_have(capfd):
         sets = [
             types.SimpleNamespace(name=name, named_damage=contextlib.nullcontext) for name in names
         ]
-        scores = print_scores(task, "x", None, lambda records: [], sets, None)
+        scores = score_sets(task, "x", None, lambda records: [], sets, None)
         assert scores == [by_set[name] for name in names]
         last = capfd.readouterr().out.splitlines()[-1]
         assert last == "overall, the mean of 2 sets: score 79.00"
