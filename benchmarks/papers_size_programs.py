@@ -85,7 +85,7 @@ def make(*sizes: str) -> None:
     config = _bert_config(size)
     model = transformers.BertForPreTraining(config)
     for name, parameter in model.named_parameters():
-        if name.endswith("bias"):  # those of a new head are 0, by which it is recognised
+        if name.endswith("bias"):  # those of a new head are 0, by which it is recognized
             torch.nn.init.normal_(parameter, std=0.02)
     tokenizer = transformers.BertTokenizer("inputs/vocab.txt", do_lower_case=False)
     for directory in ("huggingface", "fairseq"):

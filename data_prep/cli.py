@@ -38,7 +38,7 @@ _input_option = click.option(
     multiple=True,
     metavar="GLOB",
     help="Files of text or tables: plain, WikiExtractor, JSON, CSV, TSV, Parquet, Arrow, all of "
-    "them compressed or not (recognised by content). Give it again for more.",
+    "them compressed or not (recognized by content). Give it again for more.",
 )
 _column_option = click.option(
     "--text-column",

@@ -1,6 +1,6 @@
 """Reads the documents of text files in parts, and splits paragraphs into sentences.
 
-Formats are recognised by content: plain text, WikiExtractor's text, and tables (see
+Formats are recognized by content: plain text, WikiExtractor's text, and tables (see
 `spanbert_tf.files.tables`). Other known formats (web pages, archives …) are refused by name. Memory
 is bounded by `READ_SIZE` and, in tables, by a batch of rows.
 """

@@ -20,7 +20,7 @@ WIKIPEDIA_TAG = re.compile(
     r"<(?<![^\n]<)(?:doc (?P<attributes>[^\n]*)>|/doc>)[^\S\n]*$", re.MULTILINE
 )
 _TITLE = re.compile(r'title="(.*)"')
-# Pages and tables are recognised by the beginning of a file. A text is refused only if it cannot be
+# Pages and tables are recognized by the beginning of a file. A text is refused only if it cannot be
 # prose: no language has the same number of commas in every line, under a line of names.
 # Comments are matched atomically: with backtracking into later comments, matching would take
 # exponential time.

@@ -62,7 +62,7 @@ def write_vocabulary(
 ) -> int:
     """Trains a vocabulary with HuggingFace `tokenizers` and writes it, one word piece a line.
 
-    The text is normalised and split as in BERT, so the pieces fit the tokenizer of records and
+    The text is normalized and split as in BERT, so the pieces fit the tokenizer of records and
     models.
 
     Args:

@@ -1,7 +1,7 @@
 """Tells what a path holds if it is not the text, preset or records that a command expected.
 
-A file is recognised by its first bytes, a directory by the names of its files and a `config.json`.
-Each format is one record: how it is recognised, its name, and what to do. Importing this module
+A file is recognized by its first bytes, a directory by the names of its files and a `config.json`.
+Each format is one record: how it is recognized, its name, and what to do. Importing this module
 does not import TensorFlow.
 """
 

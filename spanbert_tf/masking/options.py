@@ -169,7 +169,7 @@ class MaskingOptions(Section):
         return math.ceil(max(self.exact_rates) * num_tokens) + num_blocks - 1
 
     def span_length_probabilities(self) -> list[Fraction]:
-        """Geo(p) cut at the longest span and renormalised: P(1), P(2), … in exact fractions."""
+        """Geo(p) cut at the longest span and renormalized: P(1), P(2), … in exact fractions."""
         p = Fraction(str(self.geometric_p))
         lengths = range(1, self.chosen_scheme.max_units + 1)
         weights = [p * (1 - p) ** (length - 1) for length in lengths]

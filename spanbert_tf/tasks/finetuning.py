@@ -217,7 +217,7 @@ class FinetuningJob(Job[FinetuningConfig]):
     def write(self, output: str, *, is_new: bool) -> None:
         """Writes the files of a run, and the number of validation rows.
 
-        `glue` recognises the data set by this number.
+        `glue` recognizes the data set by this number.
         """
         if self._validation_data:
             self.inputs[VALIDATION_ROWS] = self._validation_data.manifest.num_rows

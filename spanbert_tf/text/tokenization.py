@@ -24,7 +24,7 @@ _DOTTED_CAPITAL_I, _DOT_ABOVE = 0x130, 0x307  # the one letter whose lower case 
 
 
 class WordPieceTokenizer(tf.Module):
-    """BERT's text normalisation and WordPiece in TensorFlow Text operations.
+    """BERT's text normalization and WordPiece in TensorFlow Text operations.
 
     Special tokens in the text are text: `[MASK]` becomes `[`, `MASK` (or its pieces), `]`.
 
@@ -104,7 +104,7 @@ class WordPieceTokenizer(tf.Module):
         )
 
     def _normalize(self, texts: tf.Tensor) -> tuple[tf.Tensor, tf.RaggedTensor | None]:
-        """Normalised texts, and for each of their bytes and their ends where it came from.
+        """Normalized texts, and for each of their bytes and their ends where it came from.
 
         The places are bytes of the original, ragged int64 [N, bytes + 1]; `None`: they stay.
         """
@@ -221,7 +221,7 @@ def characters_before(texts: tf.Tensor, places: tf.Tensor, rows: tf.Tensor) -> t
 
 
 def _character_ends(origins: tf.RaggedTensor) -> tf.Tensor:
-    """For each byte of normalised texts, the end of the character that it came from [bytes].
+    """For each byte of normalized texts, the end of the character that it came from [bytes].
 
     That is the next larger place; the bytes of one character have its first byte's.
     """

@@ -93,7 +93,7 @@ def _overlaps(place: tuple[int, int], others: Collection[tuple]) -> bool:
 
 
 def entity_spans(sentence: SentenceLine, labels: list[str]) -> list[tuple[int, int, str]]:
-    """Returns start, end (exclusive) and type of the entities that strict scoring recognises."""
+    """Returns start, end (exclusive) and type of the entities that strict scoring recognizes."""
     from seqeval.scheme import IOB2, Entities
 
     words = sentence["words"]

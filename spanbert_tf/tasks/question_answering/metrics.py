@@ -20,7 +20,7 @@ def score_answers(
 ) -> dict[str, float]:
     """Computes exact match and F1 in percent, by SQuAD's official scripts.
 
-    MRQA's script normalises answers and takes the best of the gold answers, as that of SQuAD 1.1.
+    MRQA's script normalizes answers and takes the best of the gold answers, as that of SQuAD 1.1.
 
     Args:
         questions: the lines of `questions.jsonl`.
@@ -125,7 +125,7 @@ def score_each(questions: Sequence[dict], answers: Sequence[str]) -> list[dict[s
 
     scores = []
     # The script has no public function for the scores of each question. A call for each takes no
-    # longer than one for all (0.6 s for 12,000 questions): normalising answers takes the time.
+    # longer than one for all (0.6 s for 12,000 questions): normalizing answers takes the time.
     for question, answer in zip(questions, answers, strict=True):
         # The script of SQuAD 2.0 scores a question with an answer as that of 1.1 does, unless the
         # gold answer consists of articles: then it expects no answer.

@@ -211,7 +211,7 @@ def read_glue(path: str, task: str) -> LabelledTexts:
     """Reads a file of a GLUE task.
 
     Args:
-        path: path of `train.tsv`, `dev.tsv` or `test.tsv`. MNLI's mismatched files are recognised
+        path: path of `train.tsv`, `dev.tsv` or `test.tsv`. MNLI's mismatched files are recognized
             by their names; they become a data set of their own, `mnli_mm`.
         task: key of `GLUE_TASKS` other than `mnli_mm`.
 

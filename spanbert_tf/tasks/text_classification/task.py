@@ -281,7 +281,7 @@ class TextClassification(LabelTask[TextClassificationManifest, TextClassificatio
         else:
             super().write(outcome, output)
         if manifest.is_labelled:
-            # `spanbert-tf glue` recognises a development set by its size, and the model by the
+            # `spanbert-tf glue` recognizes a development set by its size, and the model by the
             # preset.
             preset = model.loaded_from if model else None
             content = {
