@@ -45,7 +45,7 @@ def scan_file(
 
 
 def spill_part(
-    job: Job, show: Show, part_number: int, part: FilePart, num_ranges: int
+    job: Job, show: Show, part_number: int, part: FilePart, num_hash_ranges: int
 ) -> PartSummary:
     """First step: writes the records of a part of the input to its spill file.
 
@@ -54,7 +54,7 @@ def spill_part(
         show: called with the progress since its last call.
         part_number: index of the part among all parts.
         part: whole documents of a file.
-        num_ranges: number of files of duplicates, see `find_duplicates`.
+        num_hash_ranges: number of files of duplicates, see `find_duplicates`.
 
     Raises:
         BadInputError: the file cannot be read or used.
@@ -64,7 +64,7 @@ def spill_part(
     documents = number_documents(reader)
     counts = {"files": int(part.first_document == 0)}
     if job.deduplicate is not None:
-        duplicates = read_duplicates(job, part_number, num_ranges)
+        duplicates = read_duplicates(job, part_number, num_hash_ranges)
         documents = without_duplicates(reader, job.deduplicate, duplicates.tolist())
         counts[duplicate_count(job.deduplicate)] = len(duplicates)
     numbered = ((part.first_document + number, text) for number, text in documents)

@@ -333,10 +333,10 @@ def _call_steps(job: Job, files: Sequence[InputFile], call: Call, *, is_shared: 
     parts = _cut_files(files, call, is_shared=is_shared)
     # Largest parts first: otherwise one process could still read one when others are done.
     numbered = sorted(enumerate(parts), key=lambda entry: -entry[1].size)
-    num_ranges = 0
+    num_hash_ranges = 0
     if job.deduplicate is not None:
-        num_ranges = _find_all_duplicates(job, numbered, call)
-    to_spill = [(number, part, num_ranges) for number, part in numbered]
+        num_hash_ranges = _find_all_duplicates(job, numbered, call)
+    to_spill = [(number, part, num_hash_ranges) for number, part in numbered]
     summaries = call(spill_part, "parts", to_spill)
     if job.deduplicate is not None:
         _print_duplicates(job.deduplicate, [part for _, part in numbered], summaries)
@@ -398,10 +398,10 @@ def _find_all_duplicates(job: Job, numbered: Sequence[tuple[int, FilePart]], cal
     """Finds duplicates and returns the number of files that list them."""
     to_hash = [(number, part, job.deduplicate) for number, part in numbered]
     num_hashes = sum(call(write_hashes, "hashes", to_hash))
-    num_ranges = count_ranges(num_hashes)
-    ranges = [(number, num_ranges, len(numbered)) for number in range(num_ranges)]
+    num_hash_ranges = count_ranges(num_hashes)
+    ranges = [(number, num_hash_ranges, len(numbered)) for number in range(num_hash_ranges)]
     call(find_duplicates, "duplicates", ranges)
-    return num_ranges
+    return num_hash_ranges
 
 
 def _print_duplicates(
