@@ -306,7 +306,7 @@ vocabulary_options = options(
     click.option(
         "--language",
         metavar="CODE",
-        help="Language whose rule splits text into sentences; en so far.  [default: en]",
+        help="Language of the text, whose rule splits it into sentences: de, zh, …  [default: en]",
     ),
 )
 

@@ -35,7 +35,6 @@ from spanbert_tf.files.tables import (
     is_parquet,
     open_known_table,
 )
-from spanbert_tf.text.languages import Language
 from spanbert_tf.text.sentences import find_sentence_starts
 
 READ_SIZE = 2**20  # bytes
@@ -209,7 +208,7 @@ def _character_boundary(data: bytes) -> int:
     return len(data)
 
 
-def split_sentences(paragraphs: Sequence[str], language: Language) -> tuple[list[str], list[int]]:
+def split_sentences(paragraphs: Sequence[str], language: str) -> tuple[list[str], list[int]]:
     """Splits paragraphs into sentences.
 
     Args:

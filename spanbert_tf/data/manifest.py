@@ -13,6 +13,7 @@ from collections.abc import Callable, Mapping, Sequence
 from typing import Annotated, Any, ClassVar, Literal, Self
 
 from annotated_types import Ge, Gt, Lt
+from pydantic import AfterValidator
 
 from spanbert_tf.data.examples import Stored, find_damaged_record
 from spanbert_tf.data.tfrecords import check_frames
@@ -27,7 +28,7 @@ from spanbert_tf.files.kinds import (
 from spanbert_tf.files.output import OutputKind
 from spanbert_tf.files.paths import check_mounted
 from spanbert_tf.files.text_files import parse_json
-from spanbert_tf.text.languages import Language
+from spanbert_tf.text.languages import check_language
 from spanbert_tf.text.vocabulary import TextRules, load_vocabulary
 
 DATASET_INFO_FILE = info_file(PRETRAINING_RECORDS)
@@ -123,7 +124,7 @@ class Manifest:
     lowercase: bool
     sequence_length: Annotated[int, Ge(3), Lt(2**16)]
     strip_accents: bool
-    language: Language
+    language: Annotated[str, AfterValidator(check_language)]
 
     @property
     def text_rules(self) -> TextRules:

@@ -14,12 +14,17 @@ from typing import NamedTuple
 import numpy as np
 import tensorflow as tf
 
-from spanbert_tf.text.languages import Language
-from spanbert_tf.text.sentences import find_sentence_starts, sentence_splitter
+from spanbert_tf.text.sentences import PUNKT_LANGUAGES, find_sentence_starts, punkt_splitter
 
 # What may stand before a word, and what closes a sentence after its mark.
 _BEFORE_WORD = r"(?:^|[\s\"`({\[:;&#*@)}\]-])"
 _CLOSING = r"[\"')\]}\x{2018}\x{2019}\x{201C}\x{201D}\x{AB}\x{BB}]*"
+# Marks of other scripts: those before white space, and those that need none, with what closes them.
+# Each of the latter has three bytes, as has what replaces it.
+_OTHER_MARKS = "\u061f\u06d4\u0964\u0965\u0589\u1362"
+_WIDE_MARKS = "\u3002\uff01\uff1f\uff61\uff0e"
+_WIDE_CLOSING = "\u201d\u2019\u300d\u300f\uff09\u3009\u300b\u3011"
+_WIDE_END = "__\n"
 
 
 class SegmentPositions(NamedTuple):
@@ -93,7 +98,7 @@ def as_line(texts: tf.Tensor) -> tf.Tensor:
     return tf.strings.regex_replace(texts, "\n", " ")
 
 
-def find_sentences(texts: tf.Tensor, language: Language) -> tf.RaggedTensor:
+def find_sentences(texts: tf.Tensor, language: str) -> tf.RaggedTensor:
     """The byte where each sentence begins, by the rule of records; in Python.
 
     Args:
@@ -110,7 +115,7 @@ def find_sentences(texts: tf.Tensor, language: Language) -> tf.RaggedTensor:
     )
 
 
-def _find_sentences(language: Language, texts: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+def _find_sentences(language: str, texts: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
     starts: list[int] = []
     counts = []
     for raw in texts:
@@ -135,9 +140,7 @@ def _places_in_bytes(text: str, places: list[int]) -> list[int]:
     return found
 
 
-def given_sentences(
-    texts: tf.Tensor, sentence_starts: tf.Tensor, language: Language
-) -> tf.RaggedTensor:
+def given_sentences(texts: tf.Tensor, sentence_starts: tf.Tensor, language: str) -> tf.RaggedTensor:
     """The byte where each sentence begins, from the characters where sentences begin.
 
     A text without any of these is split by `find_sentences_in_graph`.
@@ -171,7 +174,7 @@ def _bytes_of_characters(texts: tf.Tensor, characters: tf.RaggedTensor) -> tf.Ra
     return characters.with_flat_values(places - tf.gather(text_starts, rows))
 
 
-def find_sentences_in_graph(texts: tf.Tensor, language: Language) -> tf.RaggedTensor:
+def find_sentences_in_graph(texts: tf.Tensor, language: str) -> tf.RaggedTensor:
     """As `find_sentences`, in TensorFlow operations that a server has, and only nearly the same.
 
     A sentence ends at white space after `.`, `!` or `?` and closing marks. After an abbreviation,
@@ -186,10 +189,22 @@ def find_sentences_in_graph(texts: tf.Tensor, language: Language) -> tf.RaggedTe
     return tf.ragged.boolean_mask(tf.ragged.range(content.row_lengths()), is_end) + 1
 
 
+_UNICODE_REPLACEMENTS = (
+    (f"[{_WIDE_MARKS}]([^{_WIDE_MARKS}{_WIDE_CLOSING}])", rf"{_WIDE_END}\1"),
+    (
+        f"([{_WIDE_MARKS}][{_WIDE_CLOSING}]*)[{_WIDE_CLOSING}]([^{_WIDE_CLOSING}])",
+        rf"\1{_WIDE_END}\2",
+    ),
+    (rf"([.!?{_OTHER_MARKS}]{_CLOSING})[ \t]([ \t]*\S)", "\\1\n\\2"),
+)
+
+
 @functools.cache
-def _replacements(language: Language) -> tuple[tuple[str, str], ...]:
+def _replacements(language: str) -> tuple[tuple[str, str], ...]:
     """Patterns and what replaces them: a full stop that ends nothing by `_`, ends by line ends."""
-    splitter = sentence_splitter(language)
+    if language not in PUNKT_LANGUAGES:
+        return _UNICODE_REPLACEMENTS
+    splitter = punkt_splitter(language)
     letters = [word for word in splitter.abbreviations if word.strip(". ")]
     words = sorted(letters, key=lambda word: (-len(word), word))
     abbreviations = "|".join(re.escape(word) for word in words)

@@ -1,8 +1,10 @@
 """Where the sentences of a text begin: the one rule of records, tasks and raw text.
 
 The rule is Punkt (Kiss and Strunk 2006, "Unsupervised Multilingual Sentence Boundary Detection")
-with the parameters that NLTK publishes. Exports cannot run it: `spanbert_tf.text.positions` has the
-rule of graphs, which needs no more than regular expressions.
+with the parameters that NLTK publishes, for the 19 languages that have some. Text of another
+language is split by the rule of Unicode (Standard Annex 29), as ICU has it. Exports cannot run
+either: `spanbert_tf.text.positions` has the rule of graphs, which needs no more than regular
+expressions.
 """
 
 import functools
@@ -11,12 +13,15 @@ import json
 import pathlib
 import re
 import string
+import unicodedata
 from collections.abc import Iterable
-from typing import NamedTuple
+from typing import NamedTuple, Protocol
 
 import numpy as np
+from icu4py.breakers import SentenceBreaker
 
-from spanbert_tf.text.languages import Language
+_PARAMETERS = pathlib.Path(__file__).with_name("punkt")
+PUNKT_LANGUAGES = frozenset(path.stem for path in _PARAMETERS.glob("*.json"))
 
 _SENTENCE_ENDS = frozenset(".?!")
 # What ends a word, and what a word does not begin with; escaped for a set of a regular expression.
@@ -33,6 +38,10 @@ _NUMBER_TYPE = "##number##"
 _INITIAL = re.compile(r"[^\W\d]\.")
 _WHITE_SPACE = re.compile(r"\s")
 _NO_SPACE = re.compile(r"\S")
+_LINE_SEPARATORS = re.compile("[\r\x0b\x0c\x85\u2028\u2029]")
+_SURROGATES = re.compile("[\ud800-\udfff]")
+_REPLACEMENT_CHARACTER = "\ufffd"
+_OPENING_CATEGORIES = ("Ps", "Pi")  # opening brackets and quotation marks
 # Which forms of a word occurred in the text that the parameters were learned from: a sum of these.
 _UPPER_CASE_INSIDE = 4  # inside of a sentence, with an upper-case first letter
 _UPPER_CASE = 2 + 4 + 8  # at the start of a sentence, inside of one, or where that is unknown
@@ -49,6 +58,23 @@ _IS_AFTER_WORD = 4  # ends a word, as white space does
 _LAST_SPECIAL = 0x3000  # a wide space, the last character that is any of these
 _LINE_END = ord("\n")
 _OTHER_LETTER = 27
+
+
+class SentenceSplitter(Protocol):
+    """Splits text into sentences."""
+
+    def find_starts(self, text: str) -> list[int]:
+        """Finds where the sentences of a text begin.
+
+        The time is linear in the length of the text, whatever is in it.
+
+        Args:
+            text: any; a line end ends a sentence.
+
+        Returns:
+            The first character of each sentence, ascending. White space belongs to the sentence
+            before it. Empty lines have no sentences.
+        """
 
 
 class PunktSplitter:
@@ -79,17 +105,9 @@ class PunktSplitter:
         self._has_end = remember(self._find_end_in)
 
     def find_starts(self, text: str) -> list[int]:
-        """Finds where the sentences of a text begin.
+        """See `SentenceSplitter`.
 
-        All lines are searched at once, with arrays of the text's characters. The time is linear in
-        the length of the text, whatever is in it.
-
-        Args:
-            text: any; a line end ends a sentence.
-
-        Returns:
-            The first character of each sentence, ascending. White space belongs to the sentence
-            before it. Empty lines have no sentences.
+        All lines are searched at once, with arrays of the text's characters.
         """
         codes = np.frombuffer(f"{text}\n".encode("utf-32-le", "surrogatepass"), "<u4")
         line_ends = np.flatnonzero(codes == _LINE_END)
@@ -364,11 +382,58 @@ def _without_full_stop(word_type: str) -> str:
     return word_type
 
 
+class UnicodeSplitter:
+    """Splits text into sentences by Unicode's rule, as ICU has it.
+
+    The rule takes all quotation marks and brackets after a final mark for closing ones. Here those
+    that open, and stand directly before the next sentence, belong to it: `。「` is parted.
+
+    Args:
+        language: code of the language.
+    """
+
+    def __init__(self, language: str) -> None:
+        self._language = language
+
+    def find_starts(self, text: str) -> list[int]:
+        """See `SentenceSplitter`."""
+        text = _LINE_SEPARATORS.sub(" ", text)  # which ends no line here
+        text = _SURROGATES.sub(_REPLACEMENT_CHARACTER, text)  # ICU takes Unicode alone
+        starts: list[int] = []
+        line_start = 0
+        for line in text.split("\n"):
+            starts += [line_start + start for start in self._find_starts_in_line(line)]
+            line_start += len(line) + 1
+        return starts
+
+    def _find_starts_in_line(self, line: str) -> list[int]:
+        starts: list[int] = []
+        end = 0
+        for sentence in SentenceBreaker(line, self._language):
+            start = end
+            if starts and unicodedata.category(line[start - 1]) in _OPENING_CATEGORIES:
+                start = max(start - 1, starts[-1] + 1)
+            starts.append(start)
+            end += len(sentence)
+        return starts
+
+
 @functools.cache
-def sentence_splitter(language: Language) -> PunktSplitter:
-    """The splitter of a language, for all who ask."""
-    path = pathlib.Path(__file__).with_name(f"punkt_{language}.json")
-    parameters = json.loads(path.read_text(encoding="utf-8"))
+def sentence_splitter(language: str) -> SentenceSplitter:
+    """The splitter of a language, for all who ask.
+
+    Args:
+        language: one of `spanbert_tf.text.languages.LANGUAGES`.
+    """
+    if language in PUNKT_LANGUAGES:
+        return punkt_splitter(language)
+    return UnicodeSplitter(language)
+
+
+@functools.cache
+def punkt_splitter(language: str) -> PunktSplitter:
+    """The splitter of one of `PUNKT_LANGUAGES`."""
+    parameters = json.loads((_PARAMETERS / f"{language}.json").read_text(encoding="utf-8"))
     contexts = {
         word: int(forms)
         for forms, words in parameters["orthographic_contexts"].items()
@@ -382,12 +447,12 @@ def sentence_splitter(language: Language) -> PunktSplitter:
     )
 
 
-def find_sentence_starts(text: str, language: Language) -> list[int]:
+def find_sentence_starts(text: str, language: str) -> list[int]:
     """Finds where the sentences of a text of any number of lines begin.
 
     Args:
         text: any; a line end ends a sentence.
-        language: one of `LANGUAGES`.
+        language: one of `spanbert_tf.text.languages.LANGUAGES`.
 
     Returns:
         The first character of each sentence, ascending. Empty lines have none.

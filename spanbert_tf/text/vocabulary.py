@@ -8,7 +8,7 @@ from typing import Literal, NamedTuple
 
 from spanbert_tf.errors import BadInputError, MismatchError
 from spanbert_tf.files.contents import refuse_device
-from spanbert_tf.text.languages import DEFAULT_LANGUAGE, Language, check_language
+from spanbert_tf.text.languages import DEFAULT_LANGUAGE, check_language
 
 PAD_TOKEN, UNKNOWN_TOKEN = "[PAD]", "[UNK]"
 START_TOKEN, END_TOKEN, MASK_TOKEN = "[CLS]", "[SEP]", "[MASK]"
@@ -35,7 +35,7 @@ class TextRules(NamedTuple):
 
     lowercase: bool  # whether it is lower-cased
     strip_accents: bool  # whether accents are stripped; only where it is lower-cased
-    language: Language = DEFAULT_LANGUAGE  # whose rule splits it into sentences
+    language: str = DEFAULT_LANGUAGE  # whose rule splits it into sentences
 
     @classmethod
     def of(

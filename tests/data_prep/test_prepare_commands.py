@@ -310,7 +310,10 @@ def test_a_preset_tells_vocabulary_and_casing(command, tmp_path, capfd):
         ("--cased --preset {preset}", "--preset tells the casing; leave out --lowercase, --cased"),
         ("--preset {preset} --keep-accents", "--preset tells the casing; leave out --lowercase"),
         ("--preset {preset} --language en", "--preset tells the language; leave out --language"),
-        ("--vocabulary {words} --language tlh", "--language tlh: has no rule for sentences; give "),
+        (
+            "--vocabulary {words} --language tlh",
+            "--language tlh: is not known; the nearest is",
+        ),
         ("--preset no-preset", "no-preset: no preset: no such directory, and no name that KerasH"),
         ("--preset {vocabulary}", "{vocabulary}: is a file of a preset"),
     ],

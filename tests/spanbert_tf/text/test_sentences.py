@@ -1,5 +1,6 @@
 """Where sentences begin, against NLTK's Punkt with the parameters that this package ships."""
 
+import functools
 import gzip
 import itertools
 import shutil
@@ -7,11 +8,18 @@ import shutil
 import hypothesis
 import nltk
 import pytest
+import tensorflow as tf
 from hypothesis import strategies as st
 from nltk.tokenize.punkt import PunktParameters, PunktSentenceTokenizer, PunktTokenizer
 
 from spanbert_tf.text.languages import DEFAULT_LANGUAGE, LANGUAGES, check_language
-from spanbert_tf.text.sentences import PunktSplitter, find_sentence_starts, sentence_splitter
+from spanbert_tf.text.positions import find_sentences_in_graph
+from spanbert_tf.text.sentences import (
+    PUNKT_LANGUAGES,
+    PunktSplitter,
+    find_sentence_starts,
+    sentence_splitter,
+)
 
 WORDS = ["Mr", "mr", "U.S", "x-mr", "Ph.D", "J", "b", "Smith", "The", "the", "He", "said", "etc"]
 WORDS += ["1", "2.5", "-3", "No", "é", "É", "ß", "中", "edelman", "I", "_"]
@@ -28,15 +36,21 @@ def splitter():
     return sentence_splitter("en")
 
 
-@pytest.fixture(scope="module")
-def punkt(splitter):
-    """NLTK's tokenizer with our parameters."""
+@functools.cache
+def tokenizer_of_nltk(language):
+    """NLTK's tokenizer with our parameters of a language."""
+    splitter = sentence_splitter(language)
     parameters = PunktParameters()
     parameters.abbrev_types = set(splitter.abbreviations)
     parameters.collocations = set(splitter.collocations)
     parameters.sent_starters = set(splitter.sentence_starters)
     parameters.ortho_context.update(splitter.orthographic_contexts)
     return PunktSentenceTokenizer(parameters)
+
+
+@pytest.fixture(scope="module")
+def punkt():
+    return tokenizer_of_nltk("en")
 
 
 def starts_of_punkt(punkt, paragraph):
@@ -163,9 +177,84 @@ def test_words_that_are_remembered_are_short_and_not_too_many():
     assert remembered.maxsize == splitter._is_certain_end.cache_info().maxsize == 2**16
 
 
-def test_another_language_is_refused_and_those_that_are_there_are_named():
-    with pytest.raises(ValueError, match=r"language tlh: .*; give en$") as raised:
-        check_language("tlh")
+@pytest.mark.parametrize("language", ["de", "ru", "ml", "tr", "el"])
+@hypothesis.settings(max_examples=100)
+@hypothesis.given(data=st.data())
+def test_sentences_of_other_languages_are_those_of_punkt(language, data):
+    splitter = sentence_splitter(language)
+    words = sorted(splitter.abbreviations)[:50] + sorted(splitter.sentence_starters)[:50]
+    words += [word for pair in sorted(splitter.collocations)[:20] for word in pair]
+    words += itertools.islice(splitter.orthographic_contexts, 50)
+    words += [word.capitalize() for word in words] + ["İ", "ı", "ß", "3"]
+    fragments = st.sampled_from([*words, *MARKS, *QUOTES, *[" ", ". "] * 40])
+    paragraph = "".join(data.draw(st.lists(fragments, max_size=15)))
+    expected = starts_of_punkt(tokenizer_of_nltk(language), paragraph)
+    assert splitter.find_starts(paragraph) == expected
+
+
+def test_every_language_of_punkt_has_parameters():
+    assert {"en", "de", "fr", "ru", "tr"} <= PUNKT_LANGUAGES <= set(LANGUAGES)
+    assert len(PUNKT_LANGUAGES) == 19
+    assert all(sentence_splitter(language).abbreviations for language in PUNKT_LANGUAGES)
+
+
+@pytest.mark.parametrize(
+    ("language", "sentences"),
+    [
+        ("zh", ["我们去北京。", "“他说：（好的！）”", "然后呢？", "走了"]),
+        ("ja", ["今日は晴れ。", "「はい。」", "本当！？", "そう"]),
+        ("hi", ["वह घर गया। ", "क्या? ", "हाँ।"]),
+        ("ar", ["ذهب إلى البيت. ", "لماذا؟ ", "نعم."]),
+        ("uk", ["Він пішов. ", "Куди? ", "Додому \U0001f600. ", "Так."]),
+    ],
+)
+def test_marks_of_other_scripts_end_sentences(language, sentences):
+    text = "".join(sentences)
+    starts = [0, *itertools.accumulate(map(len, sentences))][:-1]
+    assert find_sentence_starts(text, language) == starts
+    in_graph = find_sentences_in_graph(tf.constant([text]), language)
+    in_bytes = [len(text[:start].encode()) for start in starts]
+    assert [0, *in_graph[0].numpy()] == in_bytes
+
+
+@hypothesis.given(st.text(alphabet=st.characters(), max_size=30))
+@hypothesis.example("a\ud800. B\U0001f600. C\x85D\x00")
+def test_sentences_of_any_text_begin_inside_of_it(text):
+    starts = sentence_splitter("zh").find_starts(text)
+    assert starts == sorted(set(starts))
+    lines = text.split("\n")
+    line_starts = [0, *itertools.accumulate(len(line) + 1 for line in lines)]
+    assert {start for start, line in zip(line_starts, lines, strict=False) if line} <= set(starts)
+    assert all(text[start] != "\n" for start in starts)
+
+
+@pytest.mark.parametrize(
+    ("code", "joined_by", "least"),
+    [("de_gsd", " ", 0.96), ("ru_gsd", " ", 0.97), ("zh_gsdsimp", "", 0.98), ("ja_gsd", "", 0.98)],
+)
+def test_sentences_of_treebanks(code, joined_by, least, shared_data):
+    path = shared_data / "other_languages" / "treebanks" / f"{code}-ud-dev.conllu.gz"
+    lines = gzip.decompress(path.read_bytes()).decode().splitlines()
+    sentences = [line.removeprefix("# text = ") for line in lines if line.startswith("# text = ")]
+    num_right = num_found = num_gold = 0
+    for first in range(0, len(sentences), 10):
+        ten = sentences[first : first + 10]
+        parts = [f"{sentence.strip()}{joined_by}" for sentence in ten]
+        gold = set(itertools.accumulate(map(len, parts)))
+        found = set(find_sentence_starts("".join(parts), code[:2])[1:])
+        num_right += len(found & gold)
+        num_found += len(found)
+        num_gold += len(gold) - 1  # the last one ends the text
+    assert 2 * num_right / (num_found + num_gold) >= least
+
+
+@pytest.mark.parametrize(
+    ("code", "nearest"),
+    [("German", "de (German)"), ("EN", "en (English)"), ("zh-CN", "zh (Chinese)"), ("", "zu (Zul")],
+)
+def test_an_unknown_language_is_refused_and_the_nearest_is_named(code, nearest):
+    with pytest.raises(ValueError, match="is not known; the nearest is") as raised:
+        check_language(code)
+    assert nearest in str(raised.value)
     assert "\n" not in str(raised.value)
-    assert check_language(DEFAULT_LANGUAGE) in LANGUAGES
-    assert all(sentence_splitter(language).abbreviations for language in LANGUAGES)
+    assert check_language(DEFAULT_LANGUAGE) == "en"
