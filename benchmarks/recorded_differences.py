@@ -26,7 +26,7 @@ _NOISE = (
 )
 # Lines of progress come by the clock.
 _PROGRESS = re.compile(r"^[\w /.-]+: (starting|\d[\d,]* of \d[\d,]* )")
-_CLOCKS = re.compile(r"second|time|date|created|per_s\b|rate_of_steps|^wall")
+_CLOCKS = re.compile(r"second|input_wait|limit_share|time|date|created|per_s\b|rate_of_steps|^wall")
 # Files whose bytes hold names of graphs, clocks or a format of their own: that they are there is
 # compared, and what they hold by other items (arrays, outputs, tables).
 _NAMES_ALONE = re.compile(

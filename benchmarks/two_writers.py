@@ -85,7 +85,9 @@ COMMANDS = {
     "quickstart": "quickstart --input {here}/words.txt --output {output}",
 }
 _HELD = re.compile(r"is being written by spanbert-tf [\w ]+ \(process (\d+) on \S+, since 20")
-_OF_A_CLOCK = re.compile(r'"\w*(second|time|memory|hours|duration|date)\w*": [^,}]*')
+_OF_A_CLOCK = re.compile(
+    r'"\w*(second|input_wait|limit_share|time|memory|hours|duration|date)\w*": [^,}]*'
+)
 _OF_A_STOP, _NOTHING = re.compile(r"checkpoints/|events\.out"), re.compile("$^")
 _SIDES = ("a", "b")
 _LONGEST_DELAY, _SHORTEST_DELAY = 2.0, 0.01

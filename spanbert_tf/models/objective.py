@@ -11,6 +11,7 @@ import keras
 from keras import ops
 
 from spanbert_tf.models.mixins import MixinBase
+from spanbert_tf.models.work import Work, WorkMetrics
 
 
 class ObjectiveSums(NamedTuple):
@@ -197,6 +198,23 @@ class Objectives(MixinBase):
             return None
         return sum(ops.sum(ops.cast(loss, "float32")) for loss in losses)
 
+    def step_operations(self, x: Any) -> keras.KerasTensor | float:
+        """Computes the operations of a training step in billions; 0.0 if they are not known.
+
+        Args:
+            x: the inputs of a batch or of a part of it.
+        """
+        return 0.0
+
+    def work_done(self) -> Work:
+        """Returns the work of the steps since the metrics were reset; it waits for the device.
+
+        If several workers share the run, all of them must call this after the same step.
+        """
+        if self._objective_metrics is None:  # compiled with another loss
+            return Work(0.0, 0.0, 0.0)
+        return self._objective_metrics.work.read()
+
     @property
     def metrics(self) -> list[keras.Metric]:
         """Keras' metrics and those of the objectives."""
@@ -206,10 +224,11 @@ class Objectives(MixinBase):
 
     def _update_metrics(self, batch: tuple, found: BatchLoss) -> None:
         """Updates the metrics of the objectives, and those given to `compile`, with a batch."""
+        x, y, sample_weight = batch
         if self._objective_metrics is not None:
             self._objective_metrics.update(found.sums, found.further_loss)
+            self._objective_metrics.work.update(x, sample_weight, self.step_operations(x))
         if self._compile_metrics is not None:
-            _, y, sample_weight = batch
             y, sample_weight = self._metric_targets(y, sample_weight)
             self._compile_metrics.update_state(y, found.outputs, sample_weight)
 
@@ -218,6 +237,8 @@ class Objectives(MixinBase):
         results = super().get_metrics_result()
         if self._objective_metrics is None:
             return results
+        for metric in self._objective_metrics.work.metrics:
+            del results[metric.name]
         losses = [results[f"{name}_loss"] for name in self.objectives]
         results["loss"] = sum(losses) + results.pop(_FURTHER)
         if hasattr(type(self), "objective"):
@@ -234,9 +255,13 @@ class ObjectiveMetrics:
     Args:
         objectives: names of the objectives.
         has_accuracy: whether to include the accuracy of each objective.
+
+    Attributes:
+        work: what the steps of the epoch have worked through.
     """
 
     def __init__(self, objectives: tuple[str, ...], has_accuracy: bool) -> None:
+        self.work = WorkMetrics()
         self._means: dict[str, keras.metrics.Mean] = {}
         for objective in objectives:
             self._add(f"{objective}_loss")
@@ -249,8 +274,8 @@ class ObjectiveMetrics:
 
     @property
     def metrics(self) -> list[keras.Metric]:
-        """All metrics; the mean of further losses comes last."""
-        return list(self._means.values())
+        """All metrics: the means of objectives and of further losses, and the work."""
+        return [*self._means.values(), *self.work.metrics]
 
     def update(
         self, sums: dict[str, ObjectiveSums], further_loss: keras.KerasTensor | None = None

@@ -12,6 +12,7 @@ from spanbert_tf.models.objective import ObjectiveSums, are_targets
 from spanbert_tf.models.pretraining_heads import HEAD_ARGUMENTS, PretrainerPresets
 from spanbert_tf.models.span_bert_backbone import SpanBertBackbone
 from spanbert_tf.models.span_bert_task import SpanBertTask
+from spanbert_tf.models.work import slot_operations
 
 _SLOT_INPUTS = {
     "masked_lm": ("mask_positions",),
@@ -159,6 +160,25 @@ class SpanBertPretrainer(  # type: ignore[misc]  # `save_to_preset` also needs t
             _, weights = self._targets(x, objective, sample_weight)
             counts[objective] = ops.sum(are_targets(weights))
         return counts
+
+    def step_operations(self, x: dict) -> keras.KerasTensor | float:
+        """Computes the operations of a training step in billions: the encoder's and the heads'.
+
+        A head multiplies each slot by its dense layers and by the token embedding.
+        """
+        table = self.backbone.token_embedding.embeddings
+        masked_lm = [self.masked_lm_head._intermediate_dense.kernel, table]
+        total = super().step_operations(x)
+        total += slot_operations(x["mask_positions"], masked_lm, self._is_trained)
+        if self.span_boundary_head is not None:
+            span_boundary = [dense.kernel for dense in self.span_boundary_head.dense_layers]
+            span_boundary.append(table)
+            total += slot_operations(x["span_offsets"], span_boundary, self._is_trained)
+        if self.next_sentence_head is not None:
+            next_sentence = [self.backbone.pooled_dense.kernel, self.next_sentence_head.kernel]
+            labels = x["next_sentence_labels"]
+            total += slot_operations(labels, next_sentence, self._is_trained)
+        return total
 
     def _targets(
         self, batch: dict, objective: str, row_weights: keras.KerasTensor | None = None

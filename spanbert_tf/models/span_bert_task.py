@@ -9,7 +9,9 @@ import keras
 from spanbert_tf.files.preset import PresetFiles
 from spanbert_tf.models.keras_hub_presets import NewHeadWarning, TaskPresets
 from spanbert_tf.models.objective import ObjectiveMetrics, Objectives, mean_loss
+from spanbert_tf.models.span_bert_backbone import SpanBertBackbone
 from spanbert_tf.models.train_step import TrainStep
+from spanbert_tf.models.work import encoder_operations
 
 try:
     from spanbert_tf.models.text_batches import TextBatches
@@ -61,6 +63,7 @@ class SpanBertTask(TextBatches, Objectives, TrainStep, TaskPresets):
     _has_warned = False  # whether `NewHeadWarning` was given
     _learning_rate = 3e-5  # of the optimizer `"auto"`
     _frozen: frozenset[int] = frozenset()  # ids of the variables that are frozen, on TensorFlow
+    _without_gradient: frozenset[int] = frozenset()  # and on JAX
 
     def compile(
         self,
@@ -169,6 +172,20 @@ class SpanBertTask(TextBatches, Objectives, TrainStep, TaskPresets):
         """Makes the function of a step, as in Keras; from now on the head counts as trained."""
         self.is_head_trained = True
         return super().make_train_function(force)
+
+    def step_operations(self, x: Any) -> keras.KerasTensor | float:
+        """Computes the operations of a training step in billions, without the task's own layers.
+
+        See `encoder_operations`; 0.0 if the encoder is not of this project.
+        """
+        if not isinstance(self.backbone, SpanBertBackbone) or "padding_mask" not in x:
+            return 0.0
+        return encoder_operations(self.backbone, x["padding_mask"], self._is_trained)
+
+    def _is_trained(self, variable: keras.Variable) -> bool:
+        """Whether steps train a variable now; `freeze` may exclude it on either backend."""
+        frozen = self._frozen | self._without_gradient
+        return variable.trainable and id(variable) not in frozen
 
     def get_compile_config(self) -> dict:
         """Returns the arguments of `compile`; empty if the optimizer has groups of variables."""

@@ -15,11 +15,7 @@ from spanbert_tf.models import SpanBertPretrainer, SpanBertTokenizer
 from spanbert_tf.models.keras_hub_presets import weights_digest
 from spanbert_tf.models.pretraining_heads import LOADED
 from spanbert_tf.presets.pretraining import load_preset_into, save_pretraining_preset
-from spanbert_tf.pretraining.datasets import (
-    RunDatasets,
-    check_records,
-    tokens_per_row,
-)
+from spanbert_tf.pretraining.datasets import RunDatasets, check_records
 from spanbert_tf.pretraining.model import (
     begin_at_frequencies,
     begin_with_preset,
@@ -102,7 +98,6 @@ class PretrainingJob(Job[PretrainingConfig]):
         self._show_next_steps = show_next_steps
         self.inputs = {"--data": self._manifest.digest}
         self.num_steps = config.training.steps
-        self.tokens_per_step = config.training.batch_size * tokens_per_row(self._manifest)
         self.hidden_dim = config.model.hidden_dim
         self.learning_rate = WarmupLinearDecay(
             config.optimizer.learning_rate,

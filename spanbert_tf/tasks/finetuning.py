@@ -129,7 +129,6 @@ class FinetuningJob(Job[FinetuningConfig]):
         }
         self._plan = _Plan(config, self._manifest)
         self.num_steps = self._plan.num_steps
-        self.tokens_per_step = self._plan.tokens_per_step
         self.hidden_dim = self._preset.hidden_dim
 
     def _check_best(self, records: Records) -> None:
@@ -424,7 +423,6 @@ class _Plan:
     Attributes:
         steps_per_epoch: number of steps of an epoch; the last one may have fewer rows.
         num_steps: number of steps of the run.
-        tokens_per_step: mean number of word pieces of a batch, without padding.
         scored_steps: the steps after which the model is evaluated.
     """
 
@@ -433,7 +431,6 @@ class _Plan:
         self._config = config
         self.steps_per_epoch = -(-manifest.num_training_rows // training.batch_size)
         self.num_steps = training.max_steps or training.epochs * self.steps_per_epoch
-        self.tokens_per_step = training.batch_size * manifest.num_tokens / manifest.num_rows
         self.scored_steps = frozenset(self._scored_steps())
 
     def _scored_steps(self) -> Iterator[int]:

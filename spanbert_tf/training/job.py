@@ -98,7 +98,6 @@ class Job(abc.ABC, Generic[Config]):
         inputs: maps an option of the command to the digest of its file or directory, or to `None`
             if the option is not given. A resumed run must have the same digests.
         num_steps: number of steps of the whole run.
-        tokens_per_step: mean number of word pieces of a batch, without padding.
         learning_rate: maps the number of finished steps to the learning rate of the next step.
         hidden_dim: width of the encoder, on which `precision: auto` depends.
     """
@@ -108,7 +107,6 @@ class Job(abc.ABC, Generic[Config]):
     patience: int | None = None
     inputs: dict[str, str | None]
     num_steps: int
-    tokens_per_step: float
     learning_rate: Callable[[int], float]
     hidden_dim: int
 

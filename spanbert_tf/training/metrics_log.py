@@ -4,7 +4,6 @@ import contextlib
 import glob
 import json
 import os
-import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import TYPE_CHECKING, Annotated, Any
 
@@ -19,8 +18,17 @@ from spanbert_tf.errors import BadInputError, reason
 from spanbert_tf.files.output import write_text
 from spanbert_tf.files.text_files import parse_json
 from spanbert_tf.terminal import print_line
+from spanbert_tf.training.throughput import Measured, Throughput
 
 METRICS_FILE = "metrics.jsonl"
+# Values of a line that a clock gives, so that they differ between two equal runs.
+CLOCKED = (
+    "tokens_per_second",
+    "input_wait_share",
+    "operations_per_second",
+    "limit_share",
+    "seconds_left",
+)
 LOGS = "logs"
 # Folders of TensorBoard's files, below `LOGS`.
 _TRAINING = "train"
@@ -32,9 +40,10 @@ class MetricsLog:
     """Writes `metrics.jsonl` and TensorBoard's scalars.
 
     A line of training has `step`, `learning_rate`, `gradient_norm` (of the last step, before
-    clipping), `tokens_per_second` and the model's metrics. The metrics are means over an interval:
-    the steps since the previous line, evaluation, restart or change of phase. A line of an
-    evaluation has `step` and the metrics with the prefix `validation_`.
+    clipping), the model's metrics, the values of `Throughput`, and `seconds_left`. The metrics and
+    the values of `Throughput` belong to an interval: the steps since the previous line, evaluation,
+    restart or change of phase. A line of an evaluation has `step` and the metrics with the prefix
+    `validation_`.
 
     Args:
         directory: directory of the run.
@@ -42,7 +51,8 @@ class MetricsLog:
             TensorBoard.
         is_due: a function that says whether a line follows a step.
         learning_rate: maps a step, counted from 0, to its learning rate.
-        tokens_per_step: mean number of word pieces of a batch, without padding.
+        throughput: measures the intervals.
+        seconds_left: maps a step to the time until the run ends; `None` if it is not known.
         hyperparameters: maps a name to a value, for TensorBoard's table of runs.
         writes: whether this process writes. Other workers only take part in reading the metrics.
 
@@ -58,7 +68,8 @@ class MetricsLog:
         *,
         is_due: Callable[[int], bool],
         learning_rate: Callable[[int], float],
-        tokens_per_step: float,
+        throughput: Throughput,
+        seconds_left: Callable[[int], float | None],
         hyperparameters: Mapping[str, Any],
         writes: bool = True,
     ) -> None:
@@ -67,7 +78,8 @@ class MetricsLog:
         self._path = os.path.join(directory, METRICS_FILE)
         self._is_due = is_due
         self._learning_rate = learning_rate
-        self._tokens_per_step = tokens_per_step
+        self._throughput = throughput
+        self._seconds_left = seconds_left
         self._starts_interval = True
         self._writers: dict[str, tf.summary.SummaryWriter] = {}
         lines = read_metrics(self._path) if os.path.exists(self._path) else []
@@ -89,18 +101,20 @@ class MetricsLog:
         """Starts an interval with the next step."""
         self._starts_interval = True
 
-    def on_step_begin(self, step: int, model: keras.Model) -> None:
+    def on_step_begin(self, model: keras.Model) -> None:
         """Resets the metrics and the clock if an interval starts with this step."""
         if self._starts_interval:
             model.reset_metrics()
-            self._interval_start = (step, time.perf_counter())
+            self._throughput.begin(model)
             self._starts_interval = False
 
     def on_step_end(self, step: int, model: keras.Model) -> None:
         """Writes a line of training if one is due."""
         if not self._is_due(step):
             return
-        self.last_line = self.line_so_far(step, model)
+        measured = self._measure(model)
+        self._throughput.add(measured)
+        self.last_line = self._line(step, model, measured)
         self._write(self.last_line)
         self.begin_interval()
 
@@ -109,19 +123,27 @@ class MetricsLog:
 
         If several workers share the run, all of them must call this after the same step.
         """
+        return self._line(step, model, self._measure(model))
+
+    def _measure(self, model: keras.Model) -> Measured:
         model.fetch_state()
+        return self._throughput.measure(model)
+
+    def _line(self, step: int, model: keras.Model, measured: Measured) -> dict[str, float]:
         # Not Keras' `logs`: they are the mean of the replicas' means, although the replicas have
         # different numbers of targets.
         metrics = {name: float(value) for name, value in model.get_metrics_result().items()}
-        first_step, start = self._interval_start
-        tokens = (step - first_step) * self._tokens_per_step
-        return {
+        line = {
             "step": step,
             "learning_rate": float(self._learning_rate(step - 1)),
             "gradient_norm": float(model.optimizer.gradient_norm.numpy()),
             **metrics,
-            "tokens_per_second": round(tokens / (time.perf_counter() - start), 1),
+            **self._throughput.values(measured),
         }
+        seconds_left = self._seconds_left(step)
+        if seconds_left is not None:
+            line["seconds_left"] = round(seconds_left, 1)
+        return line
 
     def write_evaluation(self, step: int, metrics: Mapping[str, float]) -> None:
         """Writes a line of an evaluation, and starts an interval of training."""

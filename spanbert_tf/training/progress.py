@@ -14,6 +14,8 @@ from spanbert_tf.terminal import print_line
 # even if `log_every` is much longer. By then the time of a step can be estimated.
 _FIRST_LINE = 30.0
 _ENOUGH_STEPS = 10.0
+# A smaller share of the time that steps wait for their batches is in `metrics.jsonl` alone.
+_NOTABLE_WAIT = 0.05
 
 
 class RunProgress:
@@ -25,9 +27,11 @@ class RunProgress:
     Args:
         step: number of finished steps.
         num_steps: number of steps of the whole run.
+        shows: whether this process shows it. Other workers only estimate the remaining time.
     """
 
-    def __init__(self, step: int, num_steps: int) -> None:
+    def __init__(self, step: int, num_steps: int, *, shows: bool) -> None:
+        self._shows = shows
         self._first_step = step
         self._num_steps = num_steps
         self._is_started = False
@@ -47,7 +51,7 @@ class RunProgress:
             return
         self._is_started = True
         self._started_at = time.monotonic()
-        if sys.stdout.isatty():
+        if self._shows and sys.stdout.isatty():
             columns = (
                 rich.progress.BarColumn(),
                 rich.progress.TextColumn("{task.description}", markup=False),
@@ -79,6 +83,18 @@ class RunProgress:
         self._early_line = line
         self._print(step, line)
 
+    def seconds_left(self, step: int) -> float | None:
+        """Estimates the time until the run ends, with evaluations and checkpoints as so far.
+
+        `None` if no step has ended but the first one, which was compiled.
+        """
+        if step == self._num_steps:
+            return 0.0
+        if not self._is_compiled or step <= self._compiled_step:
+            return None
+        seconds_per_step = (time.monotonic() - self._compiled_at) / (step - self._compiled_step)
+        return seconds_per_step * (self._num_steps - step)
+
     def show(self, step: int, line: Mapping[str, float]) -> None:
         """Advances the bar, or prints the last line of the log if it belongs to this step."""
         if self._bar is not None or line.get("step") == step:
@@ -102,14 +118,12 @@ class RunProgress:
             parts.append(_describe_losses(line))
             parts.append(f"learning rate {line['learning_rate']:.2e}")
             parts.append(f"{line['tokens_per_second']:,.0f} tokens/s")
-        now = time.monotonic()
-        parts.append(f"{_duration(now - self._started_at)} elapsed")
-        if step == self._num_steps:
-            parts.append(f"{_duration(0)} left")
-        elif step > self._compiled_step:
-            seconds_per_step = (now - self._compiled_at) / (step - self._compiled_step)
-            seconds = seconds_per_step * (self._num_steps - step)
-            parts.append(f"{_duration(seconds)} left")
+            if line["input_wait_share"] >= _NOTABLE_WAIT:
+                parts.append(f"{line['input_wait_share']:.0%} of the time waits for input")
+        parts.append(f"{_duration(time.monotonic() - self._started_at)} elapsed")
+        seconds_left = self.seconds_left(step)
+        if seconds_left is not None:
+            parts.append(f"{_duration(seconds_left)} left")
         return f"step {step:,} of {self._num_steps:,}: {', '.join(parts)}"
 
 

@@ -14,6 +14,7 @@ from spanbert_tf.training.devices import Devices
 from spanbert_tf.training.job import Job, TrainingDiverged, check_best
 from spanbert_tf.training.metrics_log import MetricsLog, Profile
 from spanbert_tf.training.progress import RunProgress
+from spanbert_tf.training.throughput import Throughput
 
 _MILLISECONDS_BETWEEN_CHECKS = (
     2_000  # much shorter than the notice before a cloud machine is preempted
@@ -75,12 +76,15 @@ class Watch(keras.callbacks.Callback):
         self._checkpoints = checkpoints
         self._output = output
         self._devices = devices
+        self._progress = RunProgress(step, job.num_steps, shows=devices.is_chief)
+        self._throughput = Throughput(devices, self._training.precision)
         self._log = MetricsLog(
             output,
             step,
             is_due=self._is_log_due,
             learning_rate=job.learning_rate,
-            tokens_per_step=job.tokens_per_step,
+            throughput=self._throughput,
+            seconds_left=self._progress.seconds_left,
             hyperparameters=flat_values(job.config),
             writes=devices.is_chief,
         )
@@ -91,7 +95,6 @@ class Watch(keras.callbacks.Callback):
             writes=devices.is_chief,
         )
         self._signals = StopSignals()
-        self._progress = RunProgress(step, job.num_steps) if devices.is_chief else None
         # When workers last asked each other for signals, and the step after which they ask next.
         self._asked_at_step = step
         self._asked_at = time.monotonic()
@@ -109,12 +112,12 @@ class Watch(keras.callbacks.Callback):
         traceback: TracebackType | None,
     ) -> bool:
         try:
-            if self._progress:
-                self._progress.stop()
+            self._progress.stop()
             is_early = isinstance(error, StopTraining)
             if error is None or is_early:
                 self._checkpoints.save(self.step)
                 self._checkpoints.wait()
+                self._say_summary()
             self._profile.stop()  # after saving, which matters more
             try:
                 # A signal may have arrived while the last step was evaluated or saved.
@@ -129,6 +132,12 @@ class Watch(keras.callbacks.Callback):
         finally:
             self._checkpoints.close()
             self._signals.__exit__()
+
+    def _say_summary(self) -> None:
+        """Prints what the steps of this process have achieved, if the log has a line of them."""
+        summary = self._throughput.summary()
+        if summary:
+            self._devices.say(f"{self._output}: {summary}")
 
     def catch_up(self) -> None:
         """Evaluates a resumed run if it was stopped between a step and its evaluation."""
@@ -155,17 +164,15 @@ class Watch(keras.callbacks.Callback):
         num_steps = self._training.steps_per_execution
         self._num_executed = min(num_steps - self.step % num_steps, self._last_step - self.step)
         self._trained.steps_per_execution = self._num_executed
-        self._log.on_step_begin(self.step, self._trained)
+        self._log.on_step_begin(self._trained)
         self._profile.on_step_begin(self.step)
-        if self._progress:
-            self._progress.start()
+        self._progress.start()
 
     def on_train_batch_end(self, batch: int, logs: dict | None = None) -> None:
         """Counts the steps, then logs, saves, shows and evaluates where due, in this order."""
         self.step += self._num_executed
         self._trained.stop_training = self.step == self._last_step
-        if self._progress:
-            self._progress.end_step(self.step)
+        self._progress.end_step(self.step)
         self._log.on_step_end(self.step, self._trained)
         if self._is_result_needed():
             self._trained.fetch_state()
@@ -246,7 +253,7 @@ class Watch(keras.callbacks.Callback):
         self._next_asking_step = self.step + max(_MILLISECONDS_BETWEEN_CHECKS // pace, 1)
 
     def _show(self) -> None:
-        if not self._progress:
+        if not self._devices.is_chief:
             return
         line = self._log.last_line
         if line or not self._progress.is_early_line_due():

@@ -3,7 +3,8 @@
 Shapes: B rows of the global batch, N micro-batches.
 """
 
-import itertools
+import contextlib
+import time
 import weakref
 from collections.abc import Callable, Iterator, Sequence
 from typing import Any
@@ -30,6 +31,7 @@ class TrainStep(MixinBase):
 
     _accumulation_steps = 1
     _without_gradient: frozenset[int] = frozenset()  # ids of the variables that are frozen
+    seconds_waited = 0.0  # that steps have waited for their batches
 
     def compile(
         self,
@@ -46,7 +48,7 @@ class TrainStep(MixinBase):
 
     def __setattr__(self, name: str, value: object) -> None:
         """Sets an attribute, as in Keras, which would search the state for layers in each step."""
-        if name == "_jax_state":
+        if name in ("_jax_state", "seconds_waited"):
             object.__setattr__(self, name, value)
         else:
             super().__setattr__(name, value)
@@ -80,10 +82,17 @@ class TrainStep(MixinBase):
             return super()._make_function(step_function, concatenate_outputs)
 
         def run_steps(state: tuple, iterator: Iterator) -> tuple[dict, tuple]:
-            results, state = step_function(state, next(iterator))
-            for batch in itertools.islice(iterator, self.steps_per_execution - 1):
-                results, state = step_function(state, batch)
+            results, state = step_function(state, next_batch(iterator))
+            with contextlib.suppress(StopIteration):  # the data may end
+                for _ in range(self.steps_per_execution - 1):
+                    results, state = step_function(state, next_batch(iterator))
             return results, state
+
+        def next_batch(iterator: Iterator) -> object:
+            begin = time.perf_counter()
+            batch = next(iterator)
+            self.seconds_waited += time.perf_counter() - begin
+            return batch
 
         return run_steps
 

@@ -87,6 +87,18 @@ class TrainStep(MixinBase):
     def fetch_state(self) -> None:
         """Does nothing: on TensorFlow the variables always have the values of the last step."""
 
+    @property
+    def seconds_waited(self) -> float:
+        """Seconds that training steps have waited for their batches, since it was set to 0."""
+        loop = self.train_function
+        return float(loop.seconds_waited.numpy()) if isinstance(loop, _StepLoop) else 0.0
+
+    @seconds_waited.setter
+    def seconds_waited(self, seconds: float) -> None:
+        loop = self.train_function
+        if isinstance(loop, _StepLoop):
+            loop.seconds_waited.assign(seconds)
+
     def _compile_forward_and_backward(self) -> None:
         """Makes a new XLA program of the gradients of a replica, if XLA compiles them."""
         self._compiled_forward_and_backward = None
@@ -218,6 +230,9 @@ class _StepLoop:
     Args:
         model: a compiled model.
         step_function: the step of one replica: `train_step` or `test_step`.
+
+    Attributes:
+        seconds_waited: variable with the seconds that the steps have waited for their batches.
     """
 
     def __init__(self, model: TrainStep, step_function: Callable[[object], dict]) -> None:
@@ -226,6 +241,7 @@ class _StepLoop:
         self._has_loop = model.steps_per_execution > 1
         with tf.init_scope():
             self._num_done = tf.Variable(0, trainable=False)
+            self.seconds_waited = tf.Variable(0.0, trainable=False)
         # Keras' batches have an `Optional` in place of missing labels or weights.
         run_batch = model._autoconvert_optionals(self._run_on_replicas)
         self._batch_step = run_batch  # called by a step that reads the iterator
@@ -281,8 +297,11 @@ class _StepLoop:
 
     def _run_next(self, iterator: tf.data.Iterator, num_done: int | tf.Tensor) -> None:
         """Runs the step of the next batch, after which `num_done` steps are done."""
-        batch = iterator.get_next()
+        begin = tf.timestamp()
+        with tf.control_dependencies([begin]):
+            batch = iterator.get_next()
         with tf.control_dependencies(tf.nest.flatten(batch, expand_composites=True)):
+            self.seconds_waited.assign_add(tf.cast(tf.timestamp() - begin, tf.float32))
             self._num_done.assign(num_done)
             self._batch_step(batch)
 

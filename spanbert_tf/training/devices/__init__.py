@@ -98,6 +98,10 @@ class Devices:
             devices += f" as {self.num_replicas} replicas"
         return f"{parameters:,} trained parameters on {devices} in {precision}"
 
+    def chip_kind(self) -> str:
+        """Returns the name that the driver gives to the first device; empty if it gives none."""
+        return backend.chip_kind()
+
     def any(self, flag: bool) -> bool:
         """Whether `flag` is true in any of the processes; all of them must call this."""
         return self._sum(int(flag)) > 0 if self.are_several else flag

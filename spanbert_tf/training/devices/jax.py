@@ -184,6 +184,11 @@ def device_kind() -> str:
     return jax.default_backend().upper()
 
 
+def chip_kind() -> str:
+    """Returns the name of the first device, such as `NVIDIA H200` or `TPU v5 lite`."""
+    return jax.local_devices()[0].device_kind
+
+
 def compute_capability() -> tuple[int, int]:
     """Returns the lowest compute capability of the GPUs; (0, 0) if it is unknown."""
     capabilities = []

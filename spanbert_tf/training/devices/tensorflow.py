@@ -202,6 +202,14 @@ def device_kind() -> str:
     return "GPU" if tf.config.list_physical_devices("GPU") else "CPU"
 
 
+def chip_kind() -> str:
+    """Returns the name of the first GPU, such as `NVIDIA H200`; empty if there is none."""
+    gpus = tf.config.list_physical_devices("GPU")
+    if not gpus:
+        return ""
+    return tf.config.experimental.get_device_details(gpus[0]).get("device_name", "")
+
+
 def compute_capability() -> tuple[int, int]:
     """Returns the lowest compute capability of the GPUs; (0, 0) if it is unknown."""
     gpus = tf.config.list_physical_devices("GPU")

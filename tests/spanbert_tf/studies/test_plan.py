@@ -142,6 +142,8 @@ found = {}
 for recompute in ("none", "layers"):
     config = load_config("spanbert_base", [*overrides, f"training.recompute={recompute}"])
     found[recompute] = count_operations(*described(config, config))
+model, (batch,) = described(config, config)
+found["told"] = 1e9 * float(model.step_operations(batch))
 print(json.dumps(found))
 """
     child = subprocess.run(
@@ -161,6 +163,8 @@ print(json.dumps(found))
     for recompute, times in (("none", 3), ("layers", 4)):
         products = 2 * rows * (times * 3 * layer + heads)
         assert products * 0.99 <= found[recompute] <= 1.03 * products
+    # Runs tell what they compute once.
+    assert found["told"] == pytest.approx(2 * rows * (9 * layer + heads))
 
 
 @pytest.mark.parametrize("fuses", [True, False])

@@ -5,6 +5,7 @@ import os
 import signal
 import subprocess
 import sys
+import time
 
 import keras
 import numpy as np
@@ -18,11 +19,12 @@ import spanbert_tf.training
 from spanbert_tf.config.finetuning import FinetuningConfig, FinetuningTrainingConfig
 from spanbert_tf.errors import BadInputError
 from spanbert_tf.models.train_step import TrainStep
+from spanbert_tf.models.work import Work
 from spanbert_tf.process import StopSignals
 from spanbert_tf.training.checkpoints import Best, Checkpoints
 from spanbert_tf.training.devices import Devices
 from spanbert_tf.training.job import Evaluated, Job
-from spanbert_tf.training.metrics_log import read_metrics
+from spanbert_tf.training.metrics_log import CLOCKED, read_metrics
 from spanbert_tf.training.optimizer import WarmupLinearDecay
 from spanbert_tf.training.watch import Watch
 
@@ -41,6 +43,9 @@ class MeanOfInputs(TrainStep, keras.Model):
 
     def call(self, inputs):
         return inputs + 0.0 * self.weight
+
+    def work_done(self):
+        return Work(tokens=600.0, positions=800.0, operations=0.0)
 
     def compute_loss(self, x=None, y=None, y_pred=None, sample_weight=None, training=True):
         return keras.ops.mean(y_pred)
@@ -64,7 +69,7 @@ def _numbers(first):
 class Numbers(Job):
     """Trains on numbers: what `Watch` asks of a job, and nothing else."""
 
-    best, learning_rate, tokens_per_step = Best("loss", "min"), SCHEDULE, 100.0
+    best, learning_rate = Best("loss", "min"), SCHEDULE
 
     def __init__(
         self,
@@ -182,6 +187,30 @@ def test_log_has_the_means_since_the_line_before(tmp_path):
     assert all(line["tokens_per_second"] > 0 for line in lines if "loss" in line)
 
 
+def test_log_has_the_share_of_time_that_waits_for_batches(tmp_path):
+    """Of batches that take half a second, which none of these steps does."""
+
+    class Slow(Numbers):
+        def batches(self, first_step):
+            def wait(number):
+                time.sleep(0.5)
+                return number
+
+            slow = super().batches(first_step)
+            return slow.map(
+                lambda number: tf.ensure_shape(tf.numpy_function(wait, [number], number.dtype), [1])
+            )
+
+    _train(tmp_path, Slow(2, log_every=1))
+    lines = read_metrics(str(tmp_path / "metrics.jsonl"))
+    for line in lines:
+        seconds = 600 / line["tokens_per_second"]
+        assert 0.49 <= seconds * line["input_wait_share"] <= seconds
+        assert line["padding_share"] == 0.25
+    assert "seconds_left" not in lines[0]  # the first step was compiled
+    assert lines[1]["seconds_left"] == 0
+
+
 def test_results_of_a_step_are_not_read_before_they_are_due(tmp_path):
     """To read them is to wait for the device, which has nothing to do until the next step."""
 
@@ -269,7 +298,8 @@ def test_executions_end_at_multiples_of_their_steps(first_step, expected, tmp_pa
         watch, checkpoints = _train(run, job, first_step, others=[Note()])
         lines = read_metrics(str(run / "metrics.jsonl"))
         for line in lines:
-            line.pop("tokens_per_second", None)
+            for name in CLOCKED:
+                line.pop(name, None)
         assert watch.step == 23
         assert checkpoints.steps() == [step for step in expected if step % 4 == 0 or step == 23]
         runs.append(lines)
