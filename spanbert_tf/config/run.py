@@ -1,9 +1,11 @@
 """What the course of any training run is made of, pre-training or fine-tuning."""
 
 import math
-from typing import Annotated, ClassVar, Final, Literal, Self
+import re
+from typing import Annotated, Any, ClassVar, Final, Literal, Self
 
-from pydantic import Field, model_validator
+from pydantic import BeforeValidator, Field, model_validator
+from pydantic_core import PydanticCustomError
 
 from spanbert_tf.validation import (
     BelowOne,
@@ -27,6 +29,24 @@ Precision = Literal["auto", "float32", "mixed_bfloat16", "mixed_float16"]
 Strategy = Literal["one_device", "mirrored", "multi_worker", "tpu"]
 # Names of variables: BERT's code decays none of them, biases and LayerNorm's scales and shifts.
 NotDecayed = Literal["bias", "gamma", "beta"]
+
+
+_CLASS = re.compile(r"[A-Za-z_][\w.]*:[A-Za-z_]\w*")
+
+
+def _with_arguments(value: Any) -> dict[str, dict[str, Any]]:
+    """Returns a callback as the place of its class and its arguments; a place alone has none."""
+    callback = {value: {}} if isinstance(value, str) else value
+    if isinstance(callback, dict) and len(callback) == 1:
+        place, arguments = next(iter(callback.items()))
+        if isinstance(place, str) and _CLASS.fullmatch(place) and isinstance(arguments, dict):
+            return callback
+    wanted = "package.module:Class, or {package.module:Class: {argument: value}}"
+    problem = f"{value!r} must be {wanted}"
+    raise PydanticCustomError("callback", "{problem}", {"problem": problem})
+
+
+_Callback = Annotated[dict[str, dict[str, Any]], BeforeValidator(_with_arguments)]
 
 
 class AdamWConfig(Section):
@@ -97,6 +117,9 @@ class RunConfig(Section):
             and `evaluate_every`.
         deterministic: the same bits for the same run on a GPU, too; slower there.
         log_every: steps between lines of `metrics.jsonl`.
+        callbacks: Keras callbacks that are called at each line of the log and at each evaluation:
+            `package.module:Class`, or `{package.module:Class: {argument: value}}` with arguments.
+            Only `--set` and the file of `--config` itself may name them, since their code runs.
         profile_steps: the first and the last step that TensorBoard's profiler shows, with the
             executions that they are part of; null: none.
         checkpoint_every_minutes: time between checkpoints; null: none by the clock. The last step
@@ -125,6 +148,7 @@ class RunConfig(Section):
     steps_per_execution: PositiveInt = 1
     deterministic: bool = False
     log_every: PositiveInt = 50
+    callbacks: list[_Callback] = Field(default=[])
     profile_steps: Annotated[list[PositiveInt], Field(min_length=2, max_length=2)] | None = None
     checkpoint_every_minutes: Positive | None = 10.0
     checkpoint_every_steps: PositiveInt | None = None

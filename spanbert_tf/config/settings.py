@@ -15,6 +15,7 @@ import yaml
 from pydantic import BaseModel
 
 from spanbert_tf.config.foreign_names import meant_key
+from spanbert_tf.config.run import INPUTS_FILE
 from spanbert_tf.errors import ConfigurationError
 from spanbert_tf.files.contents import regular_size
 from spanbert_tf.validation import Section, validated
@@ -24,6 +25,9 @@ _FLOAT_WITHOUT_POINT = re.compile(r"^[-+]?(\d+(\.\d*)?|\.\d+)[eE][-+]?\d+$")
 # Keys that name another machine → the value that names this one. A file may come from anyone, so
 # only `--set` gives them another value.
 _ADDRESSES = {"training.tpu": "local"}
+# The key that names code to run. Only `--set` and the file that was asked for may name some; a base
+# or the file of a run may come from anyone.
+_CODE = "training.callbacks"
 # A configuration has a few kilobytes and two or three levels; its numbers have a few digits.
 _MAX_BYTES, _MAX_DEPTH, _MAX_NUMBER = 1 << 20, 32, 100
 # PyYAML's own constructors raise ValueError for a date of month 13 and the like, AttributeError for
@@ -252,11 +256,13 @@ class Configuration(Section):
     """A whole configuration, as a file holds it."""
 
     def to_yaml(self) -> str:
-        """The text of a file that is read as the same configuration, without other machines."""
+        """The text of a file that is read as the same configuration, without machines and code."""
         values = self.model_dump()
         for key, this_machine in _ADDRESSES.items():
             section, _, name = key.partition(".")
             values[section][name] = this_machine
+        section, _, name = _CODE.partition(".")
+        values[section][name] = []
         return yaml.dump(values, Dumper=_Dumper, sort_keys=False)
 
 
@@ -266,6 +272,7 @@ _Config = TypeVar("_Config", bound=Configuration)
 def build_config(kind: type[_Config], settings: dict[str, Setting], source: str) -> _Config:
     """Makes a configuration of flat settings; `source` is named where a default is wrong."""
     _check_addresses(settings)
+    _check_code(settings, source)
     known = list(known_keys(kind))
     values: dict[str, Any] = {}
     for key, setting in settings.items():
@@ -296,6 +303,19 @@ def _check_addresses(settings: dict[str, Setting]) -> None:
                 f"{setting.place}: {key} names another machine, which no file may; remove the "
                 f"line, and where you trust that machine, give it as --set {key}=NAME"
             )
+
+
+def _check_code(settings: dict[str, Setting], source: str) -> None:
+    """Raises `ConfigurationError` where a base, or the file of a run, names code to run."""
+    setting = settings.get(_CODE)
+    if setting is None or setting.value == []:
+        return
+    is_of_run = os.path.exists(os.path.join(os.path.dirname(source), INPUTS_FILE))
+    if setting.layer < 0 or (setting.layer == 0 and is_of_run):
+        raise ConfigurationError(
+            f"{setting.place}: {_CODE} names code to run, which neither a base nor the file of a "
+            f"run may; where you trust it, give it as --set {_CODE}=[PACKAGE.MODULE:CLASS]"
+        )
 
 
 def known_keys(kind: type[BaseModel], prefix: str = "") -> Iterator[str]:

@@ -8,6 +8,7 @@ import keras
 from spanbert_tf.layers import weights_are_loaded
 from spanbert_tf.models.keras_hub_presets import preset_bytes
 from spanbert_tf.terminal import print_line
+from spanbert_tf.training.callbacks import UserCallbacks, load_callbacks
 from spanbert_tf.training.checkpoint_files import saved_steps
 from spanbert_tf.training.checkpoints import Checkpoints
 from spanbert_tf.training.devices import NVIDIA_CARD, Devices, unused_card
@@ -37,9 +38,10 @@ def run(
         BadInputError: a file or directory cannot be used, or a record is damaged.
         MismatchError: the inputs of the run do not fit together, or differ from those with which
             the run was started.
-        ConfigurationError: the devices cannot share the batch equally, or do not exist.
+        ConfigurationError: the devices cannot share the batch equally, or do not exist; or a
+            callback cannot be created.
         TrainingError: the gradients of many steps in a row were not finite, another worker was
-            lost, or a device has too little memory.
+            lost, a device has too little memory, or a callback has failed.
     """
     # Check.
     directory = RunDirectory(output)
@@ -47,6 +49,7 @@ def run(
     backend = {BACKEND: keras.backend.backend()}
     directory.check_inputs(job.inputs if backend_changed else {**backend, **job.inputs})
     devices = Devices(job.config.training, num_devices)
+    callbacks = load_callbacks(job.config.training.callbacks) if devices.is_chief else []
 
     # Build.
     job.config = decide_precision(job.config, before, job.hidden_dim)
@@ -92,7 +95,8 @@ def run(
             devices.say(advice)
 
         # Train.
-        with Watch(job, model, checkpoints, output, devices, step) as watch:
+        own = UserCallbacks(callbacks, model, job.num_steps) if callbacks else None
+        with Watch(job, model, checkpoints, output, devices, step, own) as watch:
             watch.catch_up()
             for phase in job.phases(step):
                 model.freeze(phase.frozen)

@@ -32,6 +32,7 @@ CHANGEABLE = frozenset(
     {
         "training.steps",
         "training.log_every",
+        "training.callbacks",
         "training.profile_steps",
         "training.evaluate_every",
         "training.evaluate_batches",

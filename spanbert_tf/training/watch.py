@@ -9,6 +9,7 @@ import keras
 from spanbert_tf.config.settings import flat_values
 from spanbert_tf.models.train_step import wait_until_computed
 from spanbert_tf.process import StopSignals
+from spanbert_tf.training.callbacks import CallbackFailed, UserCallbacks
 from spanbert_tf.training.checkpoints import Checkpoints
 from spanbert_tf.training.devices import Devices
 from spanbert_tf.training.job import Job, TrainingDiverged, check_best
@@ -34,7 +35,9 @@ class StopTraining(Exception):
 
 
 class Watch(keras.callbacks.Callback):
-    """The only callback of a run. `on_train_batch_end` shows what it does after a step.
+    """The only callback that `fit` knows. `on_train_batch_end` shows what it does after a step.
+
+    It calls the user's own callbacks when it logs or evaluates.
 
     Use it as a context manager around all calls of `fit` of a run: it handles signals, saves the
     last step, and catches `StopTraining`.
@@ -51,6 +54,8 @@ class Watch(keras.callbacks.Callback):
         output: directory of the run.
         devices: devices of the run. Of several workers, only the chief writes and prints.
         step: number of finished steps.
+        callbacks: the user's own callbacks; `None` if the run has none, or in other workers than
+            the chief.
 
     Attributes:
         step: number of finished steps.
@@ -65,9 +70,11 @@ class Watch(keras.callbacks.Callback):
         output: str,
         devices: Devices,
         step: int,
+        callbacks: UserCallbacks | None = None,
     ) -> None:
         super().__init__()
         self.step = step
+        self._user_callbacks = callbacks
         self.is_interrupted = False
         self._training = job.config.training
         self._last_step = job.num_steps  # of this `fit`
@@ -114,10 +121,13 @@ class Watch(keras.callbacks.Callback):
         try:
             self._progress.stop()
             is_early = isinstance(error, StopTraining)
-            if error is None or is_early:
+            if error is None or is_early or isinstance(error, CallbackFailed):
                 self._checkpoints.save(self.step)
                 self._checkpoints.wait()
+            if error is None or is_early:
                 self._say_summary()
+                if self._user_callbacks:
+                    self._user_callbacks.end()
             self._profile.stop()  # after saving, which matters more
             try:
                 # A signal may have arrived while the last step was evaluated or saved.
@@ -141,6 +151,8 @@ class Watch(keras.callbacks.Callback):
 
     def catch_up(self) -> None:
         """Evaluates a resumed run if it was stopped between a step and its evaluation."""
+        if self._user_callbacks:
+            self._user_callbacks.begin(len(self._log.evaluations()))
         if self.step and self.step not in self._log.evaluated_steps:
             self._evaluate()
         self._stop_if_patience_ends()
@@ -179,6 +191,7 @@ class Watch(keras.callbacks.Callback):
             self._stop_on_divergence()  # before saving, so that the last checkpoint is good
             self._save()
             self._stop_on_agreed_signal()
+            self._call_back()  # after saving, since the user's code may fail
             self._show()  # after saving, which a failing terminal must not prevent
             self._evaluate()  # inside `fit`, so that the stream of batches is not restarted
         else:
@@ -252,6 +265,23 @@ class Watch(keras.callbacks.Callback):
         pace = max(self._devices.agreed(milliseconds), 1)  # milliseconds per step, of all workers
         self._next_asking_step = self.step + max(_MILLISECONDS_BETWEEN_CHECKS // pace, 1)
 
+    def _call_back(self) -> None:
+        """Passes the line of the log, if this step has one, to the user's callbacks."""
+        if self._training.callbacks and self._is_log_due(self.step):
+            stops = False
+            if self._user_callbacks:
+                stops = self._user_callbacks.log(self.step, self._log.last_line)
+            self._stop_for_callback(stops)
+
+    def _stop_for_callback(self, stops: bool) -> None:
+        """Interrupts the run if a callback asks for it. Of several workers, the chief has them."""
+        if self._devices.any(stops) and self.step < self._job.num_steps:
+            line = (
+                f"a callback has stopped the training: saved step {self.step:,} of "
+                f"{self._job.num_steps:,}; run the same command again to go on"
+            )
+            raise StopTraining(line, is_interrupted=True)
+
     def _show(self) -> None:
         if not self._devices.is_chief:
             return
@@ -283,6 +313,11 @@ class Watch(keras.callbacks.Callback):
         if remark:
             line += f"; {remark}"
         self._devices.say(line)
+        if self._training.callbacks:
+            stops = False
+            if self._user_callbacks:
+                stops = self._user_callbacks.evaluated(metrics)
+            self._stop_for_callback(stops)
         if self.step < self._job.num_steps:
             self._stop_if_patience_ends()
 

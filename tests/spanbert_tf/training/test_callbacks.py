@@ -1,0 +1,174 @@
+"""The user's own callbacks: when they are called, with what, and what happens if they fail."""
+
+import json
+import sys
+
+import pytest
+
+from spanbert_tf.config import load_config
+from spanbert_tf.errors import ConfigurationError, TrainingError
+from spanbert_tf.pretraining.job import run_pretraining
+from spanbert_tf.training.callbacks import load_callbacks
+from spanbert_tf.training.checkpoint_files import saved_steps
+
+MODULE = """
+import json
+
+import keras
+
+class Recorder(keras.callbacks.Callback):
+    def __init__(self, path, fails_at=None, stops_at=None):
+        super().__init__()
+        self.path, self.fails_at, self.stops_at = path, fails_at, stops_at
+
+    def note(self, hook, number, logs):
+        with open(self.path, "a") as file:
+            file.write(json.dumps([hook, number, logs or {}]) + "\\n")
+
+    def on_train_begin(self, logs=None):
+        assert self.model.backbone is not None and self.params["steps"] == 12
+        self.note("train_begin", None, logs)
+
+    def on_epoch_begin(self, epoch, logs=None):
+        self.note("epoch_begin", epoch, logs)
+
+    def on_train_batch_end(self, batch, logs=None):
+        self.note("batch_end", batch, logs)
+        if batch == self.fails_at:
+            raise KeyError("no such project")
+        if batch == self.stops_at:
+            self.model.stop_training = True
+
+    def on_epoch_end(self, epoch, logs=None):
+        self.note("epoch_end", epoch, logs)
+
+    def on_train_end(self, logs=None):
+        self.note("train_end", None, logs)
+
+def fail():
+    raise AssertionError
+"""
+
+
+@pytest.fixture
+def recorder(tmp_path, monkeypatch):
+    (tmp_path / "my_recorder.py").write_text(MODULE)
+    monkeypatch.syspath_prepend(str(tmp_path))
+    yield "my_recorder:Recorder"
+    sys.modules.pop("my_recorder", None)
+
+
+def _run(overrides, records, tmp_path, recorder, **options):
+    arguments = json.dumps({"path": str(tmp_path / "notes"), **options})
+    own = f"training.callbacks=[{{'{recorder}': {arguments}}}]"
+    config = load_config("spanbert_base", [*overrides, own])
+    run_pretraining(config, str(records), str(tmp_path / "run"), show_next_steps=False)
+
+
+def _notes(tmp_path):
+    return [json.loads(line) for line in (tmp_path / "notes").read_text().splitlines()]
+
+
+def test_callbacks_get_each_line_and_each_evaluation(
+    recorder, tmp_path, tiny_overrides, tiny_records, capsys
+):
+    """A callback that fails ends the run with a line; the same command goes on without it."""
+    with pytest.raises(TrainingError) as raised:
+        _run(tiny_overrides, tiny_records, tmp_path, recorder, fails_at=5)
+    assert str(raised.value) == (
+        "training.callbacks: my_recorder:Recorder failed in on_train_batch_end (KeyError: "
+        "'no such project'); mend it or leave it out, and give the same command again to go on"
+    )
+    said = capsys.readouterr().out
+    assert said.splitlines()[0] == (
+        "training.callbacks: my_recorder:Recorder is imported, and its code runs"
+    )
+    assert max(saved_steps(str(tmp_path / "run" / "checkpoints"))) == 6  # that step, too
+    assert load_config(str(tmp_path / "run" / "config.yaml")).training.callbacks == []
+    _run(tiny_overrides, tiny_records, tmp_path, recorder)
+    notes = _notes(tmp_path)
+    assert [(hook, number) for hook, number, _ in notes] == [
+        ("train_begin", None),
+        ("epoch_begin", 0),
+        ("batch_end", 1),
+        ("batch_end", 3),
+        ("batch_end", 4),  # before an evaluation
+        ("epoch_end", 0),
+        ("epoch_begin", 1),
+        ("batch_end", 5),  # which failed
+        ("train_begin", None),
+        ("epoch_begin", 1),
+        ("batch_end", 7),
+        ("batch_end", 9),
+        ("epoch_end", 1),
+        ("epoch_begin", 2),
+        ("batch_end", 11),
+        ("epoch_end", 2),
+        ("epoch_begin", 3),
+        ("train_end", None),
+    ]
+    lines = [json.loads(line) for line in (tmp_path / "run" / "metrics.jsonl").open()]
+    trained = [line for line in lines if "loss" in line]
+    found = [logs for hook, _, logs in notes if hook == "batch_end"]
+    assert found == [
+        {name: value for name, value in line.items() if name != "step"} for line in trained
+    ]
+    evaluated = [logs for hook, _, logs in notes if hook == "epoch_end"]
+    measured = [line for line in lines if "validation_loss" in line]
+    for logs, line in zip(evaluated, measured, strict=True):
+        assert logs["val_loss"] == line["validation_loss"]
+        assert "loss" in logs
+
+
+def test_a_callback_stops_the_training(recorder, tmp_path, tiny_overrides, tiny_records, capsys):
+    _run(tiny_overrides, tiny_records, tmp_path, recorder, stops_at=3)
+    stopped = "a callback has stopped the training: saved step 4 of 12; run the same command"
+    assert stopped in capsys.readouterr().out
+    assert saved_steps(str(tmp_path / "run" / "checkpoints")) == [4]
+    assert [hook for hook, _, _ in _notes(tmp_path)][-2:] == ["batch_end", "train_end"]
+
+
+@pytest.mark.parametrize(
+    ("place", "said"),
+    [
+        ("my_missing:Recorder", "cannot be imported (ModuleNotFoundError: No module named"),
+        ("my_recorder:Missing", "cannot be imported (AttributeError: module 'my_recorder' has"),
+        ("my_recorder:fail", "is no class derived from keras.callbacks.Callback; name one"),
+        ("my_recorder:Recorder", "cannot be created with {} (TypeError: "),
+    ],
+)
+def test_callbacks_that_cannot_be_made_are_one_line(place, said, recorder):
+    with pytest.raises(ConfigurationError) as raised:
+        load_callbacks([{place: {}}])
+    assert str(raised.value).startswith(f"training.callbacks: {place} {said}")
+    assert "\n" not in str(raised.value)
+
+
+def test_only_the_command_and_its_own_file_name_code(tmp_path):
+    """A base, and the file of a run, may come from anyone."""
+    section = "training:\n  callbacks: ['my:One', {'my:Two': {rate: 2}}]\n"
+    own = tmp_path / "own.yaml"
+    own.write_text(section)
+    both = [{"my:One": {}}, {"my:Two": {"rate": 2}}]
+    assert load_config(str(own)).training.callbacks == both
+    on_command = load_config("spanbert_base", ["training.callbacks=['my:One']"])
+    assert on_command.training.callbacks == both[:1]
+    derived = tmp_path / "derived.yaml"
+    derived.write_text("base: own.yaml\n")
+    (tmp_path / "run").mkdir()
+    (tmp_path / "run" / "inputs.json").write_text("{}")
+    of_run = tmp_path / "run" / "config.yaml"
+    of_run.write_text(section)
+    for path, place in ((derived, own), (of_run, of_run)):
+        with pytest.raises(ConfigurationError) as raised:
+            load_config(str(path))
+        assert str(raised.value).startswith(f"{place}: line 2: training.callbacks names code")
+        assert load_config(str(path), ["training.callbacks=[]"]).training.callbacks == []
+
+
+@pytest.mark.parametrize("value", ["[my]", "['my:a b']", "[{}]", "my:One", "[{'my:One': 3}]"])
+def test_callbacks_that_are_no_places_are_refused(value):
+    with pytest.raises(
+        ConfigurationError, match=r"^--set training\.callbacks=.*: training\.callbacks: "
+    ):
+        load_config("spanbert_base", [f"training.callbacks={value}"])
