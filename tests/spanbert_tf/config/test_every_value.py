@@ -49,7 +49,11 @@ def _values(annotation):
 
 
 def _fields(section):
-    fields = {name: _values(field.annotation) for name, field in section.model_fields.items()}
+    fields = {
+        name: _values(field.annotation)
+        for name, field in section.model_fields.items()
+        if name != "callbacks"  # which a file of a run does not hold
+    }
     if section is MaskingOptions:
         fields["scheme"] = st.sampled_from(list(SCHEMES))
     return fields
