@@ -15,6 +15,13 @@ from spanbert_tf.files.output import Output, OutputKind, os_errors
 from spanbert_tf.files.paths import without_slash
 from spanbert_tf.files.written import print_written
 from spanbert_tf.presets.preset import Preset
+from spanbert_tf.serving.description import (
+    EXTRA_ASSETS,
+    PIPELINE_FILE,
+    VOCABULARY_FILE,
+    Description,
+    write_description,
+)
 from spanbert_tf.serving.readme import description_of, render_readme
 from spanbert_tf.serving.runtimes import RUNTIMES, RowExport, largest_difference
 from spanbert_tf.serving.server_files import (
@@ -29,20 +36,20 @@ Signatures = dict[str, tuple[Callable, list[tf.TensorSpec]]]
 Request = tuple[str, Mapping[str, np.ndarray]]  # signature, inputs
 
 ROWS = "token_ids"  # the signature that takes packed rows
-_EXTRA_ASSETS = "assets.extra"  # TF Serving only reads warm-up requests from this folder
 _WARMUP_FILE = "tf_serving_warmup_requests"
 _BATCH_SIZES = (1, 8)  # of warm-up requests
 _LONG = 200  # repetitions of the example in a long text
 EXPORT = OutputKind(
     "an exported model",
-    f"{_EXTRA_ASSETS}/tokenizer.json",
+    f"{EXTRA_ASSETS}/tokenizer.json",
     (
         "saved_model.pb",
         "fingerprint.pb",
         "variables/variables.*",
         "assets/*",
-        f"{_EXTRA_ASSETS}/{_WARMUP_FILE}",
-        f"{_EXTRA_ASSETS}/assets/tokenizer/vocabulary.txt",
+        f"{EXTRA_ASSETS}/{PIPELINE_FILE}",
+        f"{EXTRA_ASSETS}/{_WARMUP_FILE}",
+        f"{EXTRA_ASSETS}/{VOCABULARY_FILE}",
         *(runtime.file_name for runtime in RUNTIMES.values()),
     ),
 )
@@ -56,12 +63,14 @@ class Served(NamedTuple):
         example: inputs of an example request: name → text or numbers. Missing texts are empty.
         template: path of the template of the README.
         values: values for the template, besides those that `readme` adds.
+        description: what answers need beside the graph.
     """
 
     signatures: Signatures
     example: Mapping[str, Any]
     template: str
     values: Mapping[str, Any]
+    description: Description
 
     def warmup_requests(self) -> list[Request]:
         """Makes requests of the example for each signature.
@@ -160,9 +169,10 @@ def export_model(
         print_line(f"{precision}: {describe_difference(exact, computed.answer_example())}")
 
     def write(directory: str) -> None:
-        extra = os.path.join(directory, _EXTRA_ASSETS)
+        extra = os.path.join(directory, EXTRA_ASSETS)
         os.mkdir(extra)
         model.preprocessor.tokenizer.save_to_preset(extra)
+        write_description(extra, computed.description)
         if runtime is None:
             with os_errors():
                 _write_saved_model(computed, directory)

@@ -13,6 +13,7 @@ import tensorflow as tf
 from spanbert_tf.config.positions import reads_indices
 from spanbert_tf.errors import BadInputError
 from spanbert_tf.models import SpanBertMaskedLM, SpanBertTokenizer
+from spanbert_tf.serving.description import Description
 from spanbert_tf.serving.exporting import Signatures
 from spanbert_tf.serving.readme import row_length
 from spanbert_tf.tasks.graphs import clean_texts, text_specs
@@ -65,6 +66,10 @@ class FillMask(Pipeline):
         """Adds the largest number of word pieces that the model reads of a text."""
         return {"texts": self.example["texts"], "max_tokens": _max_tokens(model)}
 
+    def raw_example(self, model: keras_hub.models.Task) -> Mapping[str, Any]:
+        """Returns the example under the name that raw inputs have for a text."""
+        return {"text": self.example["texts"]}
+
     def example_rows(self, model: keras_hub.models.Task) -> dict[str, tf.Tensor]:
         """Packs the example by its own masks; the preprocessor would draw others."""
         graph = FillMaskGraph(model, 1)
@@ -79,14 +84,14 @@ class FillMask(Pipeline):
         row = {name: values[0] for name, values in packed.items()}
         return {**row, "mask_positions": places}
 
-    def check(self, model: keras_hub.models.Task, item: dict) -> dict:
+    def check(self, description: Description, item: dict) -> dict:
         """Checks a raw input as `Pipeline.check`, and that its text has a mask."""
-        item = super().check(model, item)
+        item = super().check(description, item)
         if MASK_TOKEN not in item["text"]:
             raise BadInputError(f"its text has no {MASK_TOKEN}")
         return {"texts": item["text"]}
 
-    def answer(self, model: keras_hub.models.Task, item: dict, found: dict, top_k: int) -> list:
+    def answer(self, description: Description, item: dict, found: dict, top_k: int) -> list:
         """Returns what the pipeline `fill-mask` does.
 
         A filling is a dict with `score`, `token`, `token_str` and `sequence`.
@@ -95,7 +100,6 @@ class FillMask(Pipeline):
         The list of a mask that was cut off is empty.
         """
         parts = item["texts"].split(MASK_TOKEN)
-        token_to_id = model.preprocessor.tokenizer.token_to_id
         masks = []
         for index in range(len(parts) - 1):
             before = MASK_TOKEN.join(parts[: index + 1])
@@ -109,7 +113,7 @@ class FillMask(Pipeline):
                 answers.append(
                     {
                         "score": float(score),
-                        "token": int(token_to_id(word)),
+                        "token": description.token_ids[word],
                         "token_str": word,
                         "sequence": before + word.removeprefix("##") + after,
                     }

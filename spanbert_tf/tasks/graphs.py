@@ -6,9 +6,9 @@ Dimensions: N texts, R rows of all of them, C rows of a chunk.
 from collections.abc import Callable, Sequence
 from typing import Any
 
-import keras_hub
 import tensorflow as tf
 
+from spanbert_tf.serving.description import Description
 from spanbert_tf.text.sentences import find_sentence_starts
 
 MAX_ROWS = 32  # rows of a chunk: the default batch size of `predict`
@@ -44,14 +44,14 @@ def without_surrogates(text: str) -> str:
     return text.encode("utf-8", "replace").decode()
 
 
-def sentences_of(model: keras_hub.models.Task, text: str) -> list[int]:
+def sentences_of(description: Description, text: str) -> list[int]:
     """Finds the first characters of the sentences of a raw text, as records are split.
 
     Args:
-        model: a model with its preprocessor.
+        description: what tells the language of the model.
         text: the text that a graph gets through `string_tensor`.
     """
-    language = model.preprocessor.tokenizer.text_rules.language
+    language = description.text_rules.language
     return find_sentence_starts(without_surrogates(text), language)
 
 

@@ -15,6 +15,7 @@ import tensorflow as tf
 from spanbert_tf.data.batches import PackedRows
 from spanbert_tf.data.records import Info, Records
 from spanbert_tf.files.text_files import write_json_lines
+from spanbert_tf.serving.description import Description
 from spanbert_tf.serving.exporting import Signatures
 from spanbert_tf.tasks.graphs import clean_texts, text_specs
 from spanbert_tf.tasks.pipeline import best_of
@@ -66,14 +67,14 @@ class LabelTask(Task[Info, ConfigT]):
         return {"serving_default": (classify, text_specs(*self.fields_of(model)))}
 
     def answer(
-        self, model: keras_hub.models.Task, item: dict, found: dict, top_k: int
+        self, description: Description, item: dict, found: dict, top_k: int
     ) -> dict | list[dict]:
         """Returns the most probable labels, as the pipeline `text-classification` does."""
         probabilities = found["probabilities"]
         answers = []
         for label_id in (-probabilities).argsort(kind="stable")[:top_k]:
             score = float(probabilities[label_id])
-            answers.append({"label": model.labels[label_id], "score": score})
+            answers.append({"label": description.labels[label_id], "score": score})
         return best_of(answers, top_k)
 
     def parse(

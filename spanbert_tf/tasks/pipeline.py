@@ -15,6 +15,7 @@ import keras_hub
 import tensorflow as tf
 
 from spanbert_tf.errors import BadInputError
+from spanbert_tf.serving.description import Description
 from spanbert_tf.serving.exporting import ROWS, Served, Signatures
 from spanbert_tf.serving.readme import BASE_TEMPLATE, describe_inputs, row_length
 from spanbert_tf.serving.runtimes import RowExport
@@ -92,12 +93,12 @@ class Pipeline(abc.ABC):
 
     @abc.abstractmethod
     def answer(
-        self, model: keras_hub.models.Task, item: dict, found: dict[str, Any], top_k: int
+        self, description: Description, item: dict, found: dict[str, Any], top_k: int
     ) -> Any:
         """Converts the outputs for one input to what the pipeline of `transformers` returns.
 
         Args:
-            model: as for `signatures`.
+            description: what `describe` returned for the model, or an export says of itself.
             item: the input, as `check` returned it.
             found: the outputs of the graph function for this input: name → array or value.
             top_k: as for `signatures`.
@@ -107,14 +108,54 @@ class Pipeline(abc.ABC):
         """Returns the fields that a model reads; by default they do not depend on the model."""
         return self.fields
 
-    def check(self, model: keras_hub.models.Task, item: dict) -> dict:
+    def settings_of(self, model: keras_hub.models.Task) -> Mapping[str, bool | int | float | str]:
+        """Returns what answers depend on besides the labels of a model; by default nothing."""
+        return {}
+
+    def raw_example(self, model: keras_hub.models.Task) -> Mapping[str, Any]:
+        """Returns the example as a raw input; by default it is one."""
+        return self.example
+
+    def describe(
+        self, model: keras_hub.models.Task, top_k: int, signature: str | None
+    ) -> Description:
+        """Describes a model, so that inputs are checked and answered without it.
+
+        Args:
+            model: as for `signatures`.
+            top_k: as for `signatures`.
+            signature: name of the signature that answers texts, if there is one.
+        """
+        tokenizer = model.preprocessor.tokenizer
+        return Description(
+            task=self.name,
+            fields=self.fields_of(model),
+            labels=tuple(getattr(model, "labels", None) or ()),
+            settings=self.settings_of(model),
+            signature=signature,
+            top_k=top_k,
+            sequence_length=row_length(model),
+            example=self.raw_example(model),
+            text_rules=tokenizer.text_rules,
+            vocabulary=tokenizer.get_vocabulary(),
+        )
+
+    def _answering(self, signatures: Signatures) -> str:
+        """Returns the name of the signature that raw prediction runs."""
+        return self.answered_by if self.answered_by in signatures else "serving_default"
+
+    def check(self, description: Description, item: dict) -> dict:
         """Checks a raw input, and converts it to the inputs of the graph function by name.
+
+        Args:
+            description: as for `answer`.
+            item: the input.
 
         Raises:
             BadInputError: the input cannot be used. The message does not name the input; the caller
                 adds its number.
         """
-        fields = self.fields_of(model)
+        fields = description.fields
         for name in fields:
             if not isinstance(item.get(name), str):
                 raise BadInputError(f"has no text {name!r}; an input has {' and '.join(fields)}")
@@ -186,9 +227,9 @@ class Pipeline(abc.ABC):
             texts = {"serving_default": rows}
         example = {name: row.numpy().tolist() for name, row in self.example_rows(model).items()}
         row_inputs = runtime.inputs(rows[1], example) if runtime else rows[1]
-        description = inspect.getdoc(type(self)) or self.name
+        docstring = inspect.getdoc(type(self)) or self.name
         values = {
-            "description": description.split("\n\n")[0],
+            "description": docstring.split("\n\n")[0],
             "fields": self.fields_of(model),
             "has_texts": with_texts,
             "inputs": describe_inputs(row_inputs, example),
@@ -199,7 +240,9 @@ class Pipeline(abc.ABC):
             **self.readme_values(model),
         }
         signatures = {**texts, ROWS: rows}
-        return Served(signatures, {**example, **self.example}, self.readme, values)
+        signature = self._answering(texts) if with_texts else None
+        description = self.describe(model, top_k, signature)
+        return Served(signatures, {**example, **self.example}, self.readme, values, description)
 
     def predictor(
         self, model: keras_hub.models.Task, top_k: int | None = None
@@ -216,21 +259,23 @@ class Pipeline(abc.ABC):
         if top_k is None:
             top_k = self.top_k
         signatures = self.signatures(model, top_k)
-        function, specs = signatures.get(self.answered_by, signatures["serving_default"])
+        name = self._answering(signatures)
+        function, specs = signatures[name]
         run = tf.function(function, input_signature=specs)
         texts = [spec.name for spec in specs if spec.dtype == tf.string]
+        description = self.describe(model, top_k, name)
 
         def answer_batch(batch: Sequence[dict]) -> list:
-            outputs = run(*(_column(batch, spec) for spec in specs))
+            outputs = run(*(input_column(batch, spec) for spec in specs))
             columns = {name: values.numpy() for name, values in outputs.items()}
             answers = []
             for row, item in enumerate(batch):
                 found = {name: values[row] for name, values in columns.items()}
-                answers.append(self.answer(model, item, found, top_k))
+                answers.append(self.answer(description, item, found, top_k))
             return answers
 
         def answer_all(inputs: Iterable[str | dict], batch_size: int = BATCH_SIZE) -> list:
-            items = self._checked(model, inputs)
+            items = self.check_all(description, inputs)
             lengths = [sum(len(item[name]) for name in texts) for item in items]
             batches = batches_by_length(lengths, batch_size, self.max_characters)
             answers: list = [None] * len(items)
@@ -242,9 +287,13 @@ class Pipeline(abc.ABC):
 
         return answer_all
 
-    def _checked(self, model: keras_hub.models.Task, inputs: Iterable[str | dict]) -> list[dict]:
-        """Checks inputs and converts them to dicts; an error names the first wrong input."""
-        fields = self.fields_of(model)
+    def check_all(self, description: Description, inputs: Iterable[str | dict]) -> list[dict]:
+        """Checks inputs and converts them to dicts.
+
+        Raises:
+            RawInputError: an input cannot be used; it names the first such input.
+        """
+        fields = description.fields
         wanted = f"{self.name} reads dicts of {' and '.join(fields)}"
         if fields == TEXT_ALONE:
             wanted = f"{self.name} reads strings, or dicts of text"
@@ -255,7 +304,7 @@ class Pipeline(abc.ABC):
             if not isinstance(item, dict):
                 raise RawInputError(number, f"is of type {type(item).__name__}; {wanted}")
             try:
-                items.append(self.check(model, item))
+                items.append(self.check(description, item))
             except BadInputError as error:
                 raise RawInputError(number, str(error)) from error
         return items
@@ -297,7 +346,7 @@ def without_padding(x: dict[str, tf.Tensor]) -> dict[str, tf.Tensor]:
     return row
 
 
-def _column(batch: Sequence[dict], spec: tf.TensorSpec) -> tf.Tensor:
+def input_column(batch: Sequence[dict], spec: tf.TensorSpec) -> tf.Tensor:
     """Returns the values of one input of a signature: string [N], or numbers [N, …].
 
     Lists of numbers that may have any length are padded with -1.

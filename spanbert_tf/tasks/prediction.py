@@ -19,6 +19,7 @@ from spanbert_tf.tasks.evaluation import load_task_model
 from spanbert_tf.tasks.fill_mask import FillMask
 from spanbert_tf.tasks.lookup import open_records, task_of_preset, task_of_records
 from spanbert_tf.tasks.pipeline import BATCH_SIZE, TEXT_ALONE, Pipeline, RawInputError
+from spanbert_tf.tasks.table import load_task
 from spanbert_tf.tasks.text_embedding import TextEmbedding
 from spanbert_tf.terminal import is_control, print_line
 
@@ -133,10 +134,27 @@ def pipeline_of_preset(preset: Preset) -> Pipeline | None:
     task = task_of_preset(preset)
     if task is not None:
         return task
-    for pipeline in (FillMask(), TextEmbedding()):
+    for pipeline in _beside_tasks():
         if preset.holds(pipeline.model_class):
             return pipeline
     return None
+
+
+def load_pipeline(name: str) -> Pipeline:
+    """Returns the pipeline with this name.
+
+    Raises:
+        ConfigurationError: no pipeline has this name, or its package cannot be imported.
+    """
+    for pipeline in _beside_tasks():
+        if pipeline.name == name:
+            return pipeline
+    return load_task(name)
+
+
+def _beside_tasks() -> tuple[Pipeline, ...]:
+    """Returns the pipelines that are not tasks."""
+    return FillMask(), TextEmbedding()
 
 
 def run_prediction(

@@ -11,6 +11,7 @@ import keras_hub
 import tensorflow as tf
 
 from spanbert_tf.models import SpanBertTextEmbedder
+from spanbert_tf.serving.description import Description
 from spanbert_tf.serving.exporting import Signatures
 from spanbert_tf.tasks.graphs import clean_texts, text_specs
 from spanbert_tf.tasks.pipeline import Pipeline
@@ -47,7 +48,7 @@ class TextEmbedding(Pipeline):
         return {name: tf.cast(values, tf.float32) for name, values in outputs.items()}
 
     def answer(
-        self, model: keras_hub.models.Task, item: dict, found: dict, top_k: int
+        self, description: Description, item: dict, found: dict, top_k: int
     ) -> dict[str, list[float]]:
         """Returns the vector of the text."""
         return {"embedding": found["embeddings"].tolist()}

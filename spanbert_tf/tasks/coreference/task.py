@@ -19,6 +19,7 @@ from spanbert_tf.models import (
     SpanBertCoreferenceResolverPreprocessor,
     SpanBertTokenizer,
 )
+from spanbert_tf.serving.description import Description
 from spanbert_tf.serving.exporting import Signatures
 from spanbert_tf.tasks.coreference.dataset import coreference_dataset, parse_documents
 from spanbert_tf.tasks.coreference.files import WRITTEN_FILES, as_text, write_predictions
@@ -80,16 +81,16 @@ class Coreference(Task[CoreferenceManifest, CoreferenceConfig]):
         linked = link_spans(model, {"word_indices": words}, model(x, training=False))
         return dict(zip(("starts", "ends", "clusters"), linked, strict=True))
 
-    def check(self, model: keras_hub.models.Task, item: dict) -> dict:
+    def check(self, description: Description, item: dict) -> dict:
         """Finds sentences, and converts `speakers` to lines, one name for each line with words."""
-        item = super().check(model, item)
+        item = super().check(description, item)
         names = _names(item)
         if names:
-            names = _of_lines_with_words(model, item["text"], names)
-        starts = sentences_of(model, item["text"])
+            names = _of_lines_with_words(description, item["text"], names)
+        starts = sentences_of(description, item["text"])
         return {**item, "speakers": "\n".join(names), "sentence_starts": starts}
 
-    def answer(self, model: keras_hub.models.Task, item: dict, found: dict, top_k: int) -> dict:
+    def answer(self, description: Description, item: dict, found: dict, top_k: int) -> dict:
         """Returns the clusters of a text.
 
         The keys are `text`; `clusters` of characters, ends exclusive; their `strings`; and
@@ -221,11 +222,10 @@ def _names(item: dict) -> list[str]:
     raise BadInputError("'speakers' is no list of names, one for each line")
 
 
-def _of_lines_with_words(model: keras_hub.models.Task, text: str, names: list[str]) -> list[str]:
+def _of_lines_with_words(description: Description, text: str, names: list[str]) -> list[str]:
     """Returns names for the lines with words, from names for these lines or for all lines."""
     lines = text.removesuffix("\n").split("\n")
-    tokenizer = model.preprocessor.tokenizer
-    reader = WordPieceTokenizer.shared(tokenizer.get_vocabulary(), tokenizer.text_rules)
+    reader = WordPieceTokenizer.shared(description.vocabulary, description.text_rules)
     has_words = np.array(reader.tokenize(string_tensor(lines)).row_lengths()) > 0
     if len(names) == has_words.sum():
         return names

@@ -23,6 +23,7 @@ from spanbert_tf.models import (
     SpanBertTokenizer,
 )
 from spanbert_tf.models.span_bert_token_classifier import AggregationStrategy
+from spanbert_tf.serving.description import Description
 from spanbert_tf.serving.exporting import Signatures
 from spanbert_tf.tasks.graphs import string_tensor, text_specs
 from spanbert_tf.tasks.label_task import LabelTask
@@ -112,18 +113,9 @@ class NamedEntities(LabelTask[NamedEntitiesManifest, NamedEntitiesConfig]):
         labels, scores = best_labels(model(x, training=False))
         return {"labels": labels, "scores": scores}
 
-    def answer(
-        self, model: keras_hub.models.Task, item: dict, found: dict, top_k: int
-    ) -> list[dict]:
+    def answer(self, description: Description, item: dict, found: dict, top_k: int) -> list[dict]:
         """Returns all entities in their order, as the pipeline `token-classification` does."""
-        entities = []
-        for index, entity_type in enumerate(found["types"]):
-            if entity_type:  # empty after the last entity of the text
-                entity = {}
-                for name, key in _PIPELINE_NAMES.items():
-                    entity[key] = _plain(found[name][index])
-                entities.append(entity)
-        return entities
+        return _entities_of(found)
 
     def check_model(self, model: keras_hub.models.Task, records: Records, preset: str) -> None:
         """Compares labels by name. Entities of types that the model lacks count as missed."""
@@ -278,8 +270,20 @@ class NamedEntities(LabelTask[NamedEntitiesManifest, NamedEntitiesConfig]):
             columns = [values.to_tensor().numpy() for values in entities]
             for row in zip(*columns, strict=True):
                 found = dict(zip(entities._fields, row, strict=True))
-                answers.append(self.answer(model, {}, found, 1))
+                answers.append(_entities_of(found))
         return answers
+
+
+def _entities_of(found: Mapping[str, np.ndarray]) -> list[dict]:
+    """Returns the entities of a text by the keys of the pipeline; see `Entities`."""
+    entities = []
+    for index, entity_type in enumerate(found["types"]):
+        if entity_type:  # empty after the last entity of the text
+            entity = {}
+            for name, key in _PIPELINE_NAMES.items():
+                entity[key] = _plain(found[name][index])
+            entities.append(entity)
+    return entities
 
 
 def _begin_words(sentence: SentenceLine) -> np.ndarray:

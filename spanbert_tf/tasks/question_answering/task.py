@@ -25,6 +25,7 @@ from spanbert_tf.models import (
     SpanBertQuestionAnswererPreprocessor,
     SpanBertTokenizer,
 )
+from spanbert_tf.serving.description import Description
 from spanbert_tf.serving.exporting import Signatures
 from spanbert_tf.tasks.graphs import sentences_of
 from spanbert_tf.tasks.marked_text import marked_pieces, pieces_of_row
@@ -88,16 +89,16 @@ class QuestionAnswering(Task[QuestionAnsweringManifest, QuestionAnsweringConfig]
         """Returns signatures of questions and contexts, and of their sentences for SegaBERT."""
         return AnswerQuestions(model, max(top_k, 1)).signatures()
 
-    def check(self, model: keras_hub.models.Task, item: dict) -> dict:
+    def check(self, description: Description, item: dict) -> dict:
         """Checks a raw input as `Pipeline.check`, and finds the sentences that SegaBERT reads."""
-        item = super().check(model, item)
-        if not model.preprocessor.segment_aware:
+        item = super().check(description, item)
+        if not description.settings["segment_aware"]:
             return item
         line = item["question"].replace("\n", " ")
         return {
             **item,
-            "question_sentence_starts": sentences_of(model, line),
-            "context_sentence_starts": sentences_of(model, item["context"]),
+            "question_sentence_starts": sentences_of(description, line),
+            "context_sentence_starts": sentences_of(description, item["context"]),
         }
 
     def readme_values(self, model: keras_hub.models.Task) -> dict[str, Any]:
@@ -107,14 +108,22 @@ class QuestionAnswering(Task[QuestionAnsweringManifest, QuestionAnsweringConfig]
         is_first = model.preprocessor.question_first
         return {"texts": (question, context) if is_first else (context, question)}
 
+    def settings_of(self, model: keras_hub.models.Task) -> Mapping[str, bool | float]:
+        """Returns whether it reads sentences, and when a question counts as unanswerable."""
+        return {
+            "segment_aware": model.preprocessor.segment_aware,
+            "has_unanswerable": model.has_unanswerable,
+            "null_threshold": float(model.null_threshold),
+        }
+
     def answer(
-        self, model: keras_hub.models.Task, item: dict, found: dict, top_k: int
+        self, description: Description, item: dict, found: dict, top_k: int
     ) -> dict | list[dict]:
         """Returns the best answers, as the pipeline `question-answering` does.
 
         `answer` is empty for a question that counts as unanswerable.
         """
-        if model.has_unanswerable and not found["is_answerable"]:
+        if description.settings["has_unanswerable"] and not found["is_answerable"]:
             return best_of([{"score": 0.0, "start": 0, "end": 0, "answer": ""}], top_k)
         answers = []
         for index, text in enumerate(found["answers"]):

@@ -23,6 +23,7 @@ from spanbert_tf.models import (
     SpanBertRelationClassifierPreprocessor,
     SpanBertTokenizer,
 )
+from spanbert_tf.serving.description import Description
 from spanbert_tf.serving.exporting import Signatures
 from spanbert_tf.tasks.graphs import text_specs
 from spanbert_tf.tasks.label_task import LabelTask, known_labels
@@ -94,7 +95,7 @@ class RelationExtraction(LabelTask[RelationExtractionManifest, RelationExtractio
         """Packs the example with its entities, which the preprocessor reads as well."""
         return without_padding(model.preprocessor(dict(self.example)))
 
-    def check(self, model: keras_hub.models.Task, item: dict) -> dict:
+    def check(self, description: Description, item: dict) -> dict:
         """Takes texts, or tokens as in TACRED; see `marked_text_of`.
 
         In Python an entity may also be a tuple, such as `re.Match.span()`, and have integers of
@@ -113,7 +114,7 @@ class RelationExtraction(LabelTask[RelationExtractionManifest, RelationExtractio
             raise BadInputError(str(error).removeprefix("input: ")) from error
 
     def answer(
-        self, model: keras_hub.models.Task, item: dict, found: dict, top_k: int
+        self, description: Description, item: dict, found: dict, top_k: int
     ) -> dict | list[dict]:
         """Returns the most probable relations, as the pipeline `text-classification` does."""
         answers = []

@@ -26,6 +26,7 @@ from spanbert_tf.models import (
     SpanBertTokenizer,
 )
 from spanbert_tf.presets.writing import published_name
+from spanbert_tf.serving.description import Description
 from spanbert_tf.serving.exporting import Signatures
 from spanbert_tf.tasks.graphs import clean_texts, text_specs
 from spanbert_tf.tasks.label_task import PREDICTIONS_FILE, LabelTask, known_labels
@@ -155,19 +156,28 @@ class TextClassification(LabelTask[TextClassificationManifest, TextClassificatio
             return {}
         return dict(zip(manifest.labels, manifest.label_counts, strict=True))
 
-    def check(self, model: keras_hub.models.Task, item: dict) -> dict:
+    def raw_example(self, model: keras_hub.models.Task) -> Mapping[str, Any]:
+        """Returns the texts of the example that the model reads."""
+        return {name: self.example[name] for name in self.fields_of(model)}
+
+    def settings_of(self, model: keras_hub.models.Task) -> Mapping[str, bool]:
+        """Returns whether the model predicts a number."""
+        return {"is_regression": model.is_regression}
+
+    def check(self, description: Description, item: dict) -> dict:
         """Checks an input as `Pipeline.check`; refuses a second text for a model of one text."""
-        if not model.preprocessor.is_pair and item.get("text_pair") is not None:
+        if "text_pair" not in description.fields and item.get("text_pair") is not None:
             raise BadInputError("has a 'text_pair', and the model was trained on single texts")
-        return super().check(model, item)
+        return super().check(description, item)
 
     def answer(
-        self, model: keras_hub.models.Task, item: dict, found: dict, top_k: int
+        self, description: Description, item: dict, found: dict, top_k: int
     ) -> dict | list[dict]:
         """Returns labels and scores, or the number of a regression as the score of its label."""
-        if not model.is_regression:
-            return super().answer(model, item, found, top_k)
-        return best_of([{"label": model.labels[0], "score": float(found["scores"])}], top_k)
+        if not description.settings["is_regression"]:
+            return super().answer(description, item, found, top_k)
+        (label,) = description.labels
+        return best_of([{"label": label, "score": float(found["scores"])}], top_k)
 
     def check_model(self, model: keras_hub.models.Task, records: Records, preset: str) -> None:
         """Refuses pairs for single texts, numbers for classes, and classes that the model lacks."""

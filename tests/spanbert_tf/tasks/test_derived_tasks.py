@@ -48,7 +48,7 @@ class TwinClassifier(SpanBertTextClassifier):
 class OwnAnswers(TextClassification):
     name, model_class = "own_answers", OwnClassifier
 
-    def answer(self, model, item, found, top_k):
+    def answer(self, description, item, found, top_k):
         return "mine"
 
     def score(self, outcome):

@@ -8,8 +8,10 @@ import pytest
 import tensorflow as tf
 from hypothesis import strategies as st
 
+from spanbert_tf.serving.description import Description
 from spanbert_tf.tasks.graphs import map_row_chunks, text_specs
 from spanbert_tf.tasks.pipeline import Pipeline, batches_by_length
+from spanbert_tf.text.vocabulary import TextRules
 
 
 @hypothesis.given(st.lists(st.integers(0, 30), max_size=20), st.integers(1, 5), st.integers(1, 60))
@@ -40,7 +42,11 @@ class Lengths(Pipeline):
 
         return {"serving_default": (count, text_specs("text"))}
 
-    def answer(self, model, item, found, top_k):
+    def describe(self, model, top_k, signature):
+        rules = TextRules.of(lowercase=True)
+        return Description("lengths", ("text",), (), {}, signature, 1, 16, {}, rules)
+
+    def answer(self, description, item, found, top_k):
         return item["text"], int(found["bytes"]), int(found["texts"])
 
 
