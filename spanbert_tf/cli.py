@@ -3,6 +3,7 @@
 This module never imports TensorFlow or Keras; the function of a command does. So `--help` is fast.
 """
 
+import importlib.util
 import os
 import sys
 from collections.abc import Sequence
@@ -27,6 +28,7 @@ from spanbert_tf.command_line import (
     set_option,
     show_library_logs,
 )
+from spanbert_tf.errors import ConfigurationError
 from spanbert_tf.lazy import import_keras
 from spanbert_tf.task_cli import evaluate, finetune, glue, predict
 from spanbert_tf.terminal import print_line
@@ -291,6 +293,43 @@ def export(preset: str, output: str, **options: Any) -> None:
     from spanbert_tf.tasks.prediction import export_preset
 
     export_preset(preset, output, **options)
+
+
+@cli.command(cls=WritingCommand)
+@click.argument("paths", nargs=-1, required=True, metavar="EXPORT_OR_PRESET ...")
+@click.option("--host", default="127.0.0.1", show_default=True, metavar="ADDRESS")
+@click.option("--port", type=click.IntRange(0, 65535), default=8501, show_default=True)
+@click.option("--api-key-file", metavar="FILE", help="Holds the key that each request must state.")
+@click.option(
+    "--top-k",
+    type=click.IntRange(min=1),
+    default=5,
+    show_default=True,
+    help="Most answers to an input of a preset; an export has its own.",
+)
+@click.option(
+    "--max-batch-tokens",
+    type=click.IntRange(min=1),
+    default=16_384,
+    show_default=True,
+    help="Budget of what is computed at once.",
+)
+@click.option(
+    "--max-body-bytes",
+    type=click.IntRange(min=1),
+    default=2_000_000,
+    show_default=True,
+    help="Larger requests are refused.",
+)
+def serve(paths: Sequence[str], **options: Any) -> None:
+    """Answer HTTP requests with exported models, and show them on a page."""
+    for package in ("starlette", "uvicorn", "prometheus_client"):
+        if importlib.util.find_spec(package) is None:
+            raise ConfigurationError(f"serve needs {package}: pip install -e '.[serve]'")
+    import_keras()
+    from spanbert_tf.server.application import run_server
+
+    run_server(paths, **options)
 
 
 @cli.command(cls=WritingCommand)

@@ -15,6 +15,7 @@ ORDER = (
     "spanbert_tf.cli",
     "spanbert_tf.task_cli",
     "spanbert_tf.studies",
+    "spanbert_tf.server",
     "spanbert_tf",  # `predictor`, and the submodules, when they are asked for
     "data_prep.__main__",
     "data_prep.cli",

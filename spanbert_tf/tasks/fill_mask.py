@@ -3,6 +3,7 @@
 Dimensions: N texts, S positions of a row, M masks, K fillings of a mask, V vocabulary entries.
 """
 
+import itertools
 import os
 from collections.abc import Mapping
 from typing import Any, ClassVar
@@ -106,7 +107,7 @@ class FillMask(Pipeline):
             after = MASK_TOKEN.join(parts[index + 1 :])
             answers = []
             fillings = zip(found["fillings"][index], found["probabilities"][index], strict=True)
-            for filling, score in fillings:
+            for filling, score in itertools.islice(fillings, top_k):
                 word = filling.decode()
                 if not word:
                     continue

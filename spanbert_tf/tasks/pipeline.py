@@ -63,6 +63,8 @@ class Pipeline(abc.ABC):
             features that the model reads.
         top_k: default number of answers to an input, for a pipeline that gives several.
         max_characters: largest number of characters of a batch, padding counted. It bounds memory.
+        max_text_tokens: largest number of tokens of a text that a server takes, for a pipeline
+            whose memory grows with the square of it.
     """
 
     name: ClassVar[str]
@@ -74,6 +76,7 @@ class Pipeline(abc.ABC):
     row_names: ClassVar[tuple[str, ...]] = ()
     top_k: ClassVar[int] = 1
     max_characters: ClassVar[int] = 2**20
+    max_text_tokens: ClassVar[int | None] = None
 
     @abc.abstractmethod
     def signatures(self, model: keras_hub.models.Task, top_k: int) -> Signatures:

@@ -67,6 +67,7 @@ class Coreference(Task[CoreferenceManifest, CoreferenceConfig]):
     }
     answered_by = "sentences"
     max_characters = 16_384  # about 4,096 pieces
+    max_text_tokens = 16_384
 
     def signatures(self, model: keras_hub.models.Task, top_k: int) -> Signatures:
         """Returns signatures of texts, dialogues and sentences. `top_k` has no effect."""

@@ -1,0 +1,1 @@
+"""`serve`: an HTTP server of exported models."""

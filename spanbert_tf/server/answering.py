@@ -1,0 +1,52 @@
+"""`/answer`: raw inputs in, and out what `predict` writes."""
+
+from typing import Any
+
+from starlette.requests import Request
+from starlette.responses import Response
+from starlette.routing import Route
+
+from spanbert_tf.server.errors import RequestError
+from spanbert_tf.server.http import json_response, models_of, read_json
+from spanbert_tf.server.tensors import typed
+from spanbert_tf.server.versions import Models, ServedModel
+
+
+async def answer(request: Request) -> Response:
+    """Answers one input, or a list of inputs.
+
+    The body has `inputs`, and may have `model`, if several are served, and `top_k`.
+    """
+    models = models_of(request)
+    content = await read_json(request)
+    served = _named_model(models, content)
+    with models.metrics.request(served.source.name, "answer"):
+        model = served.model
+        worker = served.worker  # of the same version, whatever is loaded meanwhile
+        if "inputs" not in content:
+            raise RequestError(400, "has no 'inputs': a text or an object, or a list of these")
+        inputs = content["inputs"]
+        is_list = isinstance(inputs, list)
+        largest = model.description.top_k
+        top_k = typed(content, "top_k", int, model.pipeline.top_k)
+        if not 1 <= top_k <= largest:
+            raise RequestError(400, f"'top_k' is not from 1 to {largest}, as it was exported")
+        items, works = model.raw_works(inputs if is_list else [inputs])
+        outputs = await worker.outputs(works)
+        answers = model.answers(items, outputs, top_k)
+    return json_response(answers if is_list else answers[0])
+
+
+def _named_model(models: Models, content: dict[str, Any]) -> ServedModel:
+    """Returns the model that a request names; if there is only one, it need not."""
+    name = typed(content, "model", str)
+    if name is None:
+        if len(models.by_name) > 1:
+            raise RequestError(400, f"name the 'model': {', '.join(models.by_name)}")
+        (name,) = models.by_name
+    return models.find(name)
+
+
+def routes() -> list[Route]:
+    """Returns the route."""
+    return [Route("/answer", answer, methods=["POST"])]

@@ -1,0 +1,200 @@
+"""Gathers requests to batches of so many tokens, and computes one batch after the other.
+
+Dimensions: N rows of a request.
+"""
+
+import asyncio
+import concurrent.futures
+import dataclasses
+import re
+from collections.abc import Callable, Mapping, Sequence
+
+import numpy as np
+
+from spanbert_tf.server.errors import RequestError
+
+Arrays = Mapping[str, np.ndarray]  # name → array [N, …]
+Compute = Callable[[str, Arrays], Arrays]  # signature, inputs → outputs
+Observe = Callable[[int, int], None]  # rows, tokens of a batch
+
+WAITING_BATCHES = 64  # full batches of requests that may wait
+_SPECIAL_TOKENS = 2  # [CLS], [SEP]
+# A word piece has about four letters; a character of Chinese or a sign is a piece of its own.
+_PIECE = re.compile("[\u2e80-\U0010ffff]|\\w{1,4}|[^\\w\\s]")
+
+
+@dataclasses.dataclass(eq=False)
+class Work:
+    """What one request asks of a model.
+
+    Attributes:
+        signature: name of the signature.
+        inputs: its inputs, [N, …].
+        tokens: number of tokens of the longest row.
+        is_gathered: whether other requests may be computed with it. They must not if the outputs
+            are padded to the longest row of a batch, and the client would see the padding.
+    """
+
+    signature: str
+    inputs: Arrays
+    tokens: int
+    is_gathered: bool
+
+    @property
+    def num_rows(self) -> int:
+        """N."""
+        return len(next(iter(self.inputs.values())))
+
+    @property
+    def cost(self) -> int:
+        """The number of tokens that are computed for it, with padding; of no rows, 1."""
+        return max(self.num_rows * self.tokens, 1)
+
+    def fits(self, other: "Work") -> bool:
+        """Whether one batch can hold both."""
+        if not (self.is_gathered and other.is_gathered):
+            return False
+        return self.signature == other.signature and self._shapes() == other._shapes()
+
+    def _shapes(self) -> dict[str, tuple[int, ...]]:
+        return {name: values.shape[1:] for name, values in self.inputs.items()}
+
+
+def count_tokens(text: str) -> int:
+    """Estimates the number of word pieces of a text, with [CLS] and [SEP].
+
+    It needs no vocabulary, and is right to a factor of 2 for text of natural language.
+    """
+    return sum(1 for _ in _PIECE.finditer(text)) + _SPECIAL_TOKENS
+
+
+def take_batch(waiting: list[Work], max_tokens: int) -> list[Work]:
+    """Removes the next batch from the waiting requests.
+
+    It is the oldest request, and those nearest to it in length that fit into the budget.
+
+    Args:
+        waiting: requests, the oldest first; not empty.
+        max_tokens: budget of the batch, in which each row counts as much as the longest. A request
+            over the budget is a batch of its own.
+    """
+    oldest = waiting[0]
+    others = [work for work in waiting[1:] if work.fits(oldest)]
+    others.sort(key=lambda work: abs(work.tokens - oldest.tokens))
+    batch = [oldest]
+    num_rows = oldest.num_rows
+    longest = oldest.tokens
+    for work in others:
+        num_rows += work.num_rows
+        longest = max(longest, work.tokens)
+        if num_rows * longest > max_tokens:
+            break
+        batch.append(work)
+    taken = set(batch)
+    waiting[:] = [work for work in waiting if work not in taken]
+    return batch
+
+
+def compute_batch(compute: Compute, batch: Sequence[Work]) -> list[Arrays | RequestError]:
+    """Computes requests together. If that fails, each is computed alone and has its own error.
+
+    Args:
+        compute: computes the outputs of a signature.
+        batch: requests that fit together.
+
+    Returns:
+        The outputs for each request, or its error.
+    """
+    inputs = {
+        name: np.concatenate([work.inputs[name] for work in batch]) for name in batch[0].inputs
+    }
+    try:
+        outputs = compute(batch[0].signature, inputs)
+    except RequestError as error:
+        if len(batch) == 1:
+            return [error]
+        return [compute_batch(compute, [work])[0] for work in batch]
+    results: list[Arrays | RequestError] = []
+    start = 0
+    for work in batch:
+        end = start + work.num_rows
+        results.append({name: values[start:end] for name, values in outputs.items()})
+        start = end
+    return results
+
+
+class Worker:
+    """Computes the requests of a model in one thread. It belongs to the running event loop.
+
+    Requests that arrive while a batch is computed are the next batches; nothing waits for more.
+
+    Args:
+        compute: computes the outputs of a signature, in the thread.
+        max_tokens: budget of a batch.
+        observe: is called for each batch.
+    """
+
+    def __init__(self, compute: Compute, max_tokens: int, observe: Observe) -> None:
+        self._compute = compute
+        self._observe = observe
+        self.max_tokens = max_tokens
+        self.max_waiting_tokens = WAITING_BATCHES * max_tokens
+        self.waiting_tokens = 0
+        self._waiting: list[Work] = []
+        self._results: dict[Work, asyncio.Future] = {}
+        self._is_closed = False
+        self._has_changed = asyncio.Event()
+        self._thread = concurrent.futures.ThreadPoolExecutor(1, "model")
+        self._task = asyncio.create_task(self._run())
+
+    async def outputs(self, works: Sequence[Work]) -> list[Arrays]:
+        """Computes the outputs of several requests, which are admitted together.
+
+        Raises:
+            RequestError: one of them is refused, or too many are waiting.
+        """
+        cost = sum(work.cost for work in works)
+        if cost > self.max_waiting_tokens:
+            raise RequestError(
+                413,
+                f"asks for about {cost:,} tokens; {self.max_waiting_tokens:,} are taken at once: "
+                "send several requests",
+            )
+        if self.waiting_tokens + cost > self.max_waiting_tokens:
+            raise RequestError(429, "too many requests are waiting; try again")
+        self.waiting_tokens += cost
+        futures = []
+        for work in works:
+            future = asyncio.get_running_loop().create_future()
+            self._results[work] = future
+            futures.append(future)
+        self._waiting.extend(works)
+        self._has_changed.set()
+        found = await asyncio.gather(*futures)
+        for result in found:
+            if isinstance(result, RequestError):
+                raise result
+        return found
+
+    async def close(self) -> None:
+        """Computes what is waiting, and ends the thread. No more requests may come."""
+        self._is_closed = True
+        self._has_changed.set()
+        await self._task
+        self._thread.shutdown()
+
+    async def _run(self) -> None:
+        loop = asyncio.get_running_loop()
+        while self._waiting or not self._is_closed:
+            if not self._waiting:
+                self._has_changed.clear()
+                await self._has_changed.wait()
+                continue
+            batch = take_batch(self._waiting, self.max_tokens)
+            self._observe(sum(work.num_rows for work in batch), sum(work.cost for work in batch))
+            results = await loop.run_in_executor(self._thread, compute_batch, self._compute, batch)
+            for work, result in zip(batch, results, strict=True):
+                self.waiting_tokens -= work.cost
+                future = self._results.pop(work)
+                if not future.done():  # the client may have gone
+                    future.set_result(result)

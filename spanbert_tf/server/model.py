@@ -1,0 +1,197 @@
+"""One version of an export, loaded from its SavedModel."""
+
+import itertools
+import os
+from collections.abc import Iterable, Mapping, Sequence
+from typing import Any
+
+import numpy as np
+import tensorflow as tf
+from google.protobuf import json_format
+from tensorflow.core.protobuf import saved_model_pb2
+
+from spanbert_tf.errors import BadInputError, reason
+from spanbert_tf.server.batching import Arrays, Work, count_tokens
+from spanbert_tf.server.errors import RequestError
+from spanbert_tf.serving.description import read_description
+from spanbert_tf.tasks.pipeline import Pipeline, RawInputError, input_column
+from spanbert_tf.tasks.prediction import load_pipeline
+from spanbert_tf.terminal import print_line
+
+SAVED_MODEL = "saved_model.pb"
+DEFAULT_SIGNATURE = "serving_default"
+_SERVE = "serve"  # the tag of graphs that serve
+
+
+class Model:
+    """A version of an export.
+
+    Args:
+        name: name of the model.
+        directory: directory of the version; its name is the version.
+
+    Raises:
+        BadInputError: it is no export, or cannot be loaded.
+    """
+
+    def __init__(self, name: str, directory: str) -> None:
+        self.name = name
+        self.version = os.path.basename(directory)
+        self.description = read_description(directory)
+        self.pipeline: Pipeline = load_pipeline(self.description.task)
+        try:
+            self._loaded = tf.saved_model.load(directory)
+            self.signature_protos = _signature_protos(directory)
+        except (OSError, ValueError, KeyError, tf.errors.OpError) as error:
+            raise BadInputError(f"{directory}: cannot be loaded ({reason(error)})") from error
+        self._functions = self._loaded.signatures
+
+    @property
+    def signature_names(self) -> list[str]:
+        """The names of the signatures that a client may ask for."""
+        return list(self._functions)
+
+    def input_specs(self, signature: str) -> Mapping[str, tf.TensorSpec]:
+        """Returns name → spec of the inputs of a signature.
+
+        Raises:
+            RequestError: there is no such signature.
+        """
+        return self._function(signature).structured_input_signature[1]
+
+    def output_specs(self, signature: str) -> Mapping[str, tf.TensorSpec]:
+        """Returns name → spec of the outputs of a signature."""
+        return self._function(signature).structured_outputs
+
+    def _function(self, signature: str) -> Any:
+        if signature not in self._functions:
+            known = ", ".join(self._functions)
+            raise RequestError(400, f"no signature {signature!r}; the model has {known}")
+        return self._functions[signature]
+
+    def compute(self, signature: str, inputs: Arrays) -> Arrays:
+        """Computes the outputs of a signature.
+
+        Args:
+            signature: name of the signature.
+            inputs: name → array [N, …] of the type of its spec.
+
+        Raises:
+            RequestError: the model refuses the inputs, or failed.
+        """
+        function = self._function(signature)
+        try:
+            outputs = function(**{name: tf.constant(values) for name, values in inputs.items()})
+            return {name: values.numpy() for name, values in outputs.items()}
+        except tf.errors.InvalidArgumentError as error:
+            raise RequestError(400, f"the model refuses the inputs: {_cause(error)}") from error
+        except tf.errors.ResourceExhaustedError as error:
+            raise RequestError(503, "not enough memory for this request") from error
+        except Exception as error:  # the server lives on
+            print_line(f"{self.name}: a request failed: {type(error).__name__}")
+            raise RequestError(500, "the model failed") from error
+
+    def work(self, signature: str, inputs: Arrays) -> Work:
+        """Makes what a worker computes of the inputs of a raw request.
+
+        Raises:
+            RequestError: a text is too long for the task.
+        """
+        outputs = self.output_specs(signature).values()
+        has_fixed_shapes = all(spec.shape[1:].is_fully_defined() for spec in outputs)
+        return Work(signature, inputs, self._longest(inputs), has_fixed_shapes)
+
+    def _longest(self, inputs: Arrays) -> int:
+        """Returns the number of tokens of the longest row; texts of a row are added."""
+        widths = [values.shape[1] for values in inputs.values() if values.ndim > 1]
+        texts = [values for values in inputs.values() if values.dtype == object]
+        if not texts:
+            return max(widths, default=1)
+        longest = 0
+        for row in zip(*texts, strict=True):
+            counts = [count_tokens(text.decode("utf-8", "replace")) for text in row]
+            longest = max(longest, sum(counts))
+        limit = self.pipeline.max_text_tokens
+        if limit is not None and longest > limit:
+            raise RequestError(
+                413, f"a text has about {longest:,} tokens; {self.pipeline.name} reads {limit:,}"
+            )
+        return longest
+
+    def raw_works(self, inputs: Iterable[Any]) -> tuple[list[dict], list[Work]]:
+        """Checks raw inputs, and makes what a worker computes of each.
+
+        Args:
+            inputs: inputs as `predict` takes them.
+
+        Returns:
+            The inputs as they were checked, and their work.
+
+        Raises:
+            RequestError: an input cannot be used, or the export takes only ids.
+        """
+        signature = self.description.signature
+        if signature is None:
+            raise RequestError(400, f"{self.name} takes only rows of ids; it answers no texts")
+        try:
+            items = self.pipeline.check_all(self.description, inputs)
+        except RawInputError as error:
+            raise RequestError(400, str(error)) from error
+        specs = self.input_specs(signature)
+        works = []
+        for item in items:
+            columns = {name: _column(item, spec) for name, spec in specs.items()}
+            work = Work(signature, columns, self._longest(columns), is_gathered=True)
+            works.append(work)
+        return items, works
+
+    def answers(self, items: Sequence[dict], outputs: Sequence[Arrays], top_k: int) -> list:
+        """Converts the outputs for checked inputs to what `predict` writes."""
+        answers = []
+        for item, columns in zip(items, outputs, strict=True):
+            found = {name: values[0] for name, values in columns.items()}
+            answers.append(self.pipeline.answer(self.description, item, found, top_k))
+        return answers
+
+    def warm_up(self) -> None:
+        """Computes the example once, so that the first request does not wait."""
+        if self.description.signature is None:
+            return
+        _, works = self.raw_works([dict(self.description.example)])
+        for work in works:
+            self.compute(work.signature, work.inputs)
+
+
+def _column(item: dict, spec: tf.TensorSpec) -> np.ndarray:
+    """Returns the value of an input of a signature, [1, …].
+
+    Raises:
+        RequestError: the value is not of the spec's type.
+    """
+    try:
+        return input_column([item], spec).numpy()
+    except (TypeError, ValueError, KeyError, OverflowError) as error:
+        raise RequestError(400, f"{spec.name!r} is missing or of a wrong type") from error
+
+
+def _cause(error: tf.errors.OpError) -> str:
+    """Returns the line of an error that says what is wrong; others name places in the program."""
+    lines = error.message.splitlines()
+    for line, following in itertools.pairwise(lines):
+        if following.lstrip().startswith("[[{{node"):
+            return line
+    return lines[0] if lines else type(error).__name__
+
+
+def _signature_protos(directory: str) -> dict[str, dict]:
+    """Returns name → `SignatureDef` of a SavedModel, as JSON."""
+    saved_model = saved_model_pb2.SavedModel()
+    with open(os.path.join(directory, SAVED_MODEL), "rb") as file:
+        saved_model.ParseFromString(file.read())
+    for graph in saved_model.meta_graphs:
+        if _SERVE in graph.meta_info_def.tags:
+            return {
+                name: json_format.MessageToDict(proto, preserving_proto_field_name=True)
+                for name, proto in graph.signature_def.items()
+            }
+    raise ValueError(f"has no graph with the tag {_SERVE!r}")

@@ -1,0 +1,184 @@
+"""The Open Inference Protocol, which is KServe's version 2.
+
+https://github.com/kserve/open-inference-protocol/blob/main/specification/protocol/inference_rest.md
+"""
+
+import importlib.metadata
+import math
+from collections.abc import Mapping
+from typing import Any
+
+import numpy as np
+import tensorflow as tf
+from starlette.requests import Request
+from starlette.responses import Response
+from starlette.routing import Route
+
+from spanbert_tf.server.errors import RequestError
+from spanbert_tf.server.http import json_response, models_of, read_json
+from spanbert_tf.server.model import DEFAULT_SIGNATURE
+from spanbert_tf.server.tensors import output_values, typed
+from spanbert_tf.server.tf_serving import compute_columns
+
+# The protocol's names of types; `BYTES` is text in JSON.
+_DATATYPES = {
+    tf.bool: "BOOL",
+    tf.int32: "INT32",
+    tf.int64: "INT64",
+    tf.float32: "FP32",
+    tf.float64: "FP64",
+    tf.string: "BYTES",
+}
+_SIGNATURE = "signature_name"  # a parameter of ours: the protocol knows one signature a model
+
+
+async def live(request: Request) -> Response:
+    """Says that the server runs."""
+    return json_response({"live": True})
+
+
+async def ready(request: Request) -> Response:
+    """Says that the models are loaded: the server answers only then."""
+    return json_response({"ready": True})
+
+
+async def server_metadata(request: Request) -> Response:
+    """Names the server."""
+    version = importlib.metadata.version("spanbert_tf")
+    return json_response({"name": "spanbert_tf", "version": version, "extensions": []})
+
+
+async def model_ready(request: Request) -> Response:
+    """Says that a model is loaded."""
+    served = models_of(request).find(
+        request.path_params["name"], request.path_params.get("version")
+    )
+    return json_response({"name": served.source.name, "ready": True})
+
+
+async def model_metadata(request: Request) -> Response:
+    """Describes the inputs and outputs of a model's default signature."""
+    served = models_of(request).find(
+        request.path_params["name"], request.path_params.get("version")
+    )
+    model = served.model
+    content = {
+        "name": model.name,
+        "versions": [model.version],
+        "platform": "tensorflow_savedmodel",
+        "inputs": _described(model.input_specs(DEFAULT_SIGNATURE)),
+        "outputs": _described(model.output_specs(DEFAULT_SIGNATURE)),
+    }
+    return json_response(content)
+
+
+def _described(specs: Mapping[str, tf.TensorSpec]) -> list[dict[str, Any]]:
+    tensors = []
+    for name, spec in specs.items():
+        shape = [-1 if size is None else size for size in spec.shape.as_list()]
+        tensors.append({"name": name, "datatype": _DATATYPES[spec.dtype], "shape": shape})
+    return tensors
+
+
+async def infer(request: Request) -> Response:
+    """Computes a signature."""
+    models = models_of(request)
+    served = models.find(request.path_params["name"], request.path_params.get("version"))
+    with models.metrics.request(served.source.name, "infer"):
+        content = await read_json(request)
+        parameters = typed(content, "parameters", dict, {})
+        signature = typed(parameters, _SIGNATURE, str, DEFAULT_SIGNATURE)
+        specs = served.model.input_specs(signature)
+        columns: dict[str, Any] = {}
+        for tensor in typed(content, "inputs", list, []):
+            if not isinstance(tensor, dict):
+                raise RequestError(400, "an item of 'inputs' is no object")
+            name = typed(tensor, "name", str, "")
+            if name in columns:
+                raise RequestError(400, f"input {name!r} is given twice")
+            columns[name] = _nested(name, tensor, specs)
+        wanted = _wanted_outputs(content, served.model.output_specs(signature))
+        identifier = typed(content, "id", str)
+        outputs = await compute_columns(served, signature, columns)
+    answer = {
+        "model_name": served.source.name,
+        "model_version": served.model.version,
+        "outputs": [_tensor(name, outputs[name]) for name in wanted],
+    }
+    if identifier is not None:
+        answer["id"] = identifier
+    return json_response(answer)
+
+
+def _nested(name: str, tensor: dict[str, Any], specs: Mapping[str, tf.TensorSpec]) -> Any:
+    """Returns the data of a tensor as nested lists.
+
+    Raises:
+        RequestError: data, shape and type do not fit together, or not to the input.
+    """
+    data = typed(tensor, "data", list)
+    shape = typed(tensor, "shape", list)
+    if data is None or shape is None:
+        raise RequestError(400, f"input {name!r} needs 'shape' and 'data'")
+    if name not in specs:
+        raise RequestError(400, f"no input {name!r}; there are {', '.join(specs)}")
+    spec = specs[name]
+    datatype = typed(tensor, "datatype", str)
+    if datatype != _DATATYPES[spec.dtype]:
+        raise RequestError(400, f"input {name!r} is of datatype {_DATATYPES[spec.dtype]}")
+    if len(shape) != spec.shape.rank or not all(_is_size(size) for size in shape):
+        raise RequestError(400, f"input {name!r} has no shape of {spec.shape.rank} sizes")
+    while any(isinstance(item, list) for item in data):  # data may be nested or flat
+        if not all(isinstance(item, list) for item in data):
+            raise RequestError(400, f"input {name!r} has data of different depths")
+        data = [inner for item in data for inner in item]
+    if len(data) != math.prod(shape):
+        raise RequestError(400, f"input {name!r} has {len(data)} values; its shape says otherwise")
+    return _reshaped(data, shape)
+
+
+def _is_size(value: Any) -> bool:
+    return isinstance(value, int) and not isinstance(value, bool) and value >= 0
+
+
+def _reshaped(data: list, shape: list[int]) -> list:
+    """Nests a flat list."""
+    for size in reversed(shape[1:]):
+        if size == 0:
+            return [[]] * shape[0]
+        data = [data[start : start + size] for start in range(0, len(data), size)]
+    return data
+
+
+def _wanted_outputs(content: Mapping[str, Any], specs: Mapping[str, tf.TensorSpec]) -> list[str]:
+    """Returns the names of the outputs that a request asks for; by default all."""
+    names = []
+    for output in typed(content, "outputs", list, []):
+        name = output.get("name") if isinstance(output, dict) else None
+        if not isinstance(name, str) or name not in specs:
+            raise RequestError(400, f"an item of 'outputs' is none of {', '.join(specs)}")
+        names.append(name)
+    return names or list(specs)
+
+
+def _tensor(name: str, values: np.ndarray) -> dict[str, Any]:
+    """Describes an output with its data, which is flat."""
+    datatype = _DATATYPES[tf.string if values.dtype == object else tf.as_dtype(values.dtype)]
+    data = output_values(name, values.reshape(-1))
+    return {"name": name, "datatype": datatype, "shape": list(values.shape), "data": data}
+
+
+def routes() -> list[Route]:
+    """Returns the routes."""
+    found = [
+        Route("/v2", server_metadata, methods=["GET"]),
+        Route("/v2/health/live", live, methods=["GET"]),
+        Route("/v2/health/ready", ready, methods=["GET"]),
+    ]
+    for model in ("/v2/models/{name}", "/v2/models/{name}/versions/{version}"):
+        found += [
+            Route(model, model_metadata, methods=["GET"]),
+            Route(f"{model}/ready", model_ready, methods=["GET"]),
+            Route(f"{model}/infer", infer, methods=["POST"]),
+        ]
+    return found

@@ -1,0 +1,278 @@
+"""Finds the models to serve, and loads a new version while the old one answers."""
+
+import asyncio
+import contextlib
+import io
+import os
+from collections.abc import Sequence
+from typing import NamedTuple
+
+from spanbert_tf.config.run import PRESET
+from spanbert_tf.errors import BadInputError, SpanBertError, reason
+from spanbert_tf.server.batching import Worker
+from spanbert_tf.server.errors import RequestError
+from spanbert_tf.server.metrics import Metrics
+from spanbert_tf.server.model import SAVED_MODEL, Model
+from spanbert_tf.tasks.prediction import export_preset
+from spanbert_tf.terminal import print_line
+
+POLL_SECONDS = 2.0
+_CHARACTERS_OF_A_TOKEN = 4
+
+
+class Source(NamedTuple):
+    """A model to serve.
+
+    Attributes:
+        name: name of the model.
+        directory: directory with a folder for each version.
+        version: the only version to serve; `None`: the highest there is.
+    """
+
+    name: str
+    directory: str
+    version: str | None = None
+
+
+class _Found(NamedTuple):
+    """A version on disk. It is another one if somebody exported it anew under the same number."""
+
+    path: str
+    modified: int
+    inode: int
+
+
+def find_sources(paths: Sequence[str], workspace: str, top_k: int) -> list[Source]:
+    """Finds the models that a user names.
+
+    Args:
+        paths: each is the directory of an export, one of its versions, a `models.config`, or a
+            preset.
+        workspace: an empty directory, to which presets are exported.
+        top_k: largest number of answers to an input of a preset.
+
+    Raises:
+        BadInputError: a path is none of these, or two models have the same name.
+    """
+    sources: list[Source] = []
+    for path in paths:
+        sources += _sources_of(path, workspace, top_k)
+    names = [source.name for source in sources]
+    for name in names:
+        if names.count(name) > 1:
+            raise BadInputError(f"{name}: two models have this name; rename the folder of one")
+    return sources
+
+
+def _sources_of(path: str, workspace: str, top_k: int) -> list[Source]:
+    if os.path.isfile(path):
+        return _read_models_config(path)
+    directory = os.path.abspath(path)
+    name = os.path.basename(directory)
+    if os.path.isfile(os.path.join(directory, SAVED_MODEL)):
+        parent = os.path.dirname(directory)
+        return [Source(os.path.basename(parent), parent, version=name)]
+    if os.path.isdir(directory) and _versions(directory):
+        return [Source(name, directory)]
+    if name == PRESET:  # of a run, which has a better name
+        name = os.path.basename(os.path.dirname(directory))
+    output = os.path.join(workspace, name)
+    print_line(f"{path}: is exported first")
+    with contextlib.redirect_stdout(io.StringIO()):  # lines about a directory that does not stay
+        export_preset(path, output, top_k=top_k)
+    return [Source(name, output)]
+
+
+def _read_models_config(path: str) -> list[Source]:
+    """Reads TF Serving's `models.config`.
+
+    `export` writes `/models/NAME` to it, where a container has the model. Where no such directory
+    exists, the model is the one that the file lies in.
+
+    Raises:
+        BadInputError: it cannot be read, or names a directory without a version.
+    """
+    from google.protobuf import text_format
+
+    try:
+        from tensorflow_serving.config import model_server_config_pb2
+    except ModuleNotFoundError as error:
+        raise BadInputError(
+            f"{path}: reading it needs pip install 'spanbert_tf[serving]'; or name the directories"
+        ) from error
+    config = model_server_config_pb2.ModelServerConfig()
+    try:
+        with open(path, encoding="utf-8") as file:
+            text_format.Parse(file.read(), config)
+    except (OSError, UnicodeDecodeError, text_format.ParseError) as error:
+        raise BadInputError(f"{path}: is no models.config ({reason(error)})") from error
+    sources = []
+    for entry in config.model_config_list.config:
+        directory = entry.base_path
+        if not os.path.isdir(directory):
+            directory = os.path.dirname(os.path.abspath(path))
+        if not _versions(directory):
+            raise BadInputError(f"{path}: {entry.base_path}: holds no version of an export")
+        sources.append(Source(entry.name, directory))
+    if not sources:
+        raise BadInputError(f"{path}: names no model")
+    return sources
+
+
+def _versions(directory: str) -> list[str]:
+    """Returns the versions in a directory, the highest last."""
+    names = [
+        name
+        for name in os.listdir(directory)
+        if name.isdecimal() and os.path.isfile(os.path.join(directory, name, SAVED_MODEL))
+    ]
+    return sorted(names, key=int)
+
+
+class _Serving(NamedTuple):
+    """The version that answers, with the thread that computes it."""
+
+    found: _Found
+    model: Model
+    worker: Worker
+
+
+class ServedModel:
+    """A model, of which one version answers at a time.
+
+    Args:
+        source: where it lies.
+        max_batch_tokens: budget of a batch.
+        metrics: where batches are counted.
+    """
+
+    def __init__(self, source: Source, max_batch_tokens: int, metrics: Metrics) -> None:
+        self.source = source
+        self._max_batch_tokens = max_batch_tokens
+        self._metrics = metrics
+        self._serving: _Serving | None = None
+        self._last_problem = ""
+
+    @property
+    def model(self) -> Model:
+        """The version that answers."""
+        return self._current.model
+
+    @property
+    def worker(self) -> Worker:
+        """The thread of the version that answers."""
+        return self._current.worker
+
+    @property
+    def _current(self) -> _Serving:
+        if self._serving is None:
+            raise RequestError(503, f"{self.source.name} is not loaded")
+        return self._serving
+
+    async def refresh(self) -> None:
+        """Loads the newest version if it is not the one that answers, and closes the old one.
+
+        Raises:
+            BadInputError: there is no version, or it cannot be loaded. The old one goes on.
+        """
+        found = self._newest()
+        if self._serving is not None and found == self._serving.found:
+            return
+        model = await asyncio.to_thread(_load, self.source.name, found.path)
+        budget = min(
+            self._max_batch_tokens, model.pipeline.max_characters // _CHARACTERS_OF_A_TOKEN
+        )
+        worker = Worker(model.compute, budget, self._metrics.batches(self.source.name))
+        old = self._serving
+        self._serving = _Serving(found, model, worker)
+        self._last_problem = ""
+        print_line(f"{self.source.name}: serves version {model.version}, {model.pipeline.name}")
+        if old is not None:
+            await old.worker.close()
+
+    async def watch(self) -> None:
+        """Takes up new versions until it is cancelled. What cannot be loaded is printed once."""
+        while True:
+            await asyncio.sleep(POLL_SECONDS)
+            try:
+                await self.refresh()
+            except (SpanBertError, OSError) as error:
+                if str(error) != self._last_problem:
+                    self._last_problem = str(error)
+                    print_line(f"{self.source.name}: goes on as it is: {error}")
+
+    async def close(self) -> None:
+        """Finishes what was asked for."""
+        if self._serving is not None:
+            await self._serving.worker.close()
+
+    def _newest(self) -> _Found:
+        """Finds the version to serve.
+
+        Raises:
+            BadInputError: there is none.
+        """
+        directory = self.source.directory
+        try:
+            version = self.source.version or _versions(directory)[-1]
+            path = os.path.join(directory, version)
+            state = os.stat(os.path.join(path, SAVED_MODEL))
+        except (OSError, IndexError) as error:
+            raise BadInputError(f"{directory}: holds no version of an export") from error
+        return _Found(path, state.st_mtime_ns, state.st_ino)
+
+
+def _load(name: str, path: str) -> Model:
+    """Loads a version and answers its example."""
+    model = Model(name, path)
+    model.warm_up()
+    return model
+
+
+class Models:
+    """All models of a server.
+
+    Args:
+        sources: where they lie.
+        max_batch_tokens: budget of a batch.
+        metrics: where requests and batches are counted.
+    """
+
+    def __init__(self, sources: Sequence[Source], max_batch_tokens: int, metrics: Metrics) -> None:
+        self.metrics = metrics
+        self.by_name = {
+            source.name: ServedModel(source, max_batch_tokens, metrics) for source in sources
+        }
+        self._watchers: list[asyncio.Task] = []
+
+    def find(self, name: str, version: str | None = None) -> ServedModel:
+        """Returns a model that answers.
+
+        Raises:
+            RequestError: there is no such model, or another version answers.
+        """
+        served = self.by_name.get(name)
+        if served is None:
+            raise RequestError(404, f"Servable not found for request: Latest({name})")
+        if version is not None and version != served.model.version:
+            raise RequestError(404, f"Servable not found for request: Specific({name}, {version})")
+        return served
+
+    async def start(self) -> None:
+        """Loads all models, and watches for new versions.
+
+        Raises:
+            BadInputError: one cannot be loaded.
+        """
+        for served in self.by_name.values():
+            await served.refresh()
+        for served in self.by_name.values():
+            self._watchers.append(asyncio.create_task(served.watch()))
+
+    async def close(self) -> None:
+        """Finishes what was asked for, and ends the threads."""
+        for watcher in self._watchers:
+            watcher.cancel()
+        await asyncio.gather(*self._watchers, return_exceptions=True)
+        for served in self.by_name.values():
+            await served.close()

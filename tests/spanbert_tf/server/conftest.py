@@ -1,0 +1,63 @@
+"""Exports of tiny models, and a client of a server that has them all."""
+
+import pytest
+from starlette.testclient import TestClient
+from tiny_models import tiny_model
+
+from spanbert_tf.server.application import create_application
+from spanbert_tf.server.metrics import Metrics
+from spanbert_tf.server.versions import Models, Source
+from spanbert_tf.tasks.prediction import export_preset
+
+NAMES = ("named_entities", "question_answering", "text_classification", "text_embedding")
+HOST = "http://127.0.0.1:8501"
+TOP_K = 2
+MAX_BODY = 20_000
+
+
+def write_export(name, directory, version=1):
+    model = tiny_model(name)
+    model.is_head_trained = True
+    preset = directory / "presets" / name
+    if not preset.exists():
+        model.save_to_preset(str(preset))
+    return export_preset(str(preset), str(directory / name), top_k=TOP_K, version=version)
+
+
+@pytest.fixture(scope="session")
+def exports(tmp_path_factory):
+    """Name of a task → its preset and the version of its export."""
+    directory = tmp_path_factory.mktemp("exports")
+    found = {}
+    for name in NAMES:
+        version = write_export(name, directory)
+        found[name] = (str(directory / "presets" / name), version)
+    return found
+
+
+@pytest.fixture(scope="session")
+def sources(exports):
+    return [Source(name, version.removesuffix("/1")) for name, (_, version) in exports.items()]
+
+
+@pytest.fixture(scope="module")
+def make_client():
+    """Makes clients of servers in this process; each is closed at the end of the module."""
+    clients = []
+
+    def make(sources, host="127.0.0.1", key=None, max_batch_tokens=64):
+        models = Models(sources, max_batch_tokens, Metrics())
+        application = create_application(models, host, key, MAX_BODY)
+        client = TestClient(application, base_url=HOST)
+        client.__enter__()
+        clients.append(client)
+        return client
+
+    yield make
+    for client in clients:
+        client.__exit__(None, None, None)
+
+
+@pytest.fixture(scope="module")
+def client(sources, make_client):
+    return make_client(sources)

@@ -1,0 +1,132 @@
+"""Requests are gathered by tokens; each gets its own answer."""
+
+import asyncio
+
+import hypothesis
+import numpy as np
+import pytest
+from hypothesis import strategies as st
+
+from spanbert_tf.server.batching import Work, Worker, compute_batch, count_tokens, take_batch
+from spanbert_tf.server.errors import RequestError
+
+
+def work_of(rows, tokens, signature="a", width=2, is_gathered=True):
+    values = np.arange(rows * width).reshape(rows, width)
+    return Work(signature, {"x": values}, tokens, is_gathered)
+
+
+works = st.builds(
+    work_of,
+    rows=st.integers(0, 4),
+    tokens=st.integers(1, 40),
+    signature=st.sampled_from("ab"),
+    width=st.integers(1, 2),
+    is_gathered=st.booleans(),
+)
+
+
+@hypothesis.given(st.lists(works, min_size=1, max_size=12), st.integers(1, 80))
+def test_batches_take_each_request_once_within_the_budget(waiting, budget):
+    left = list(waiting)
+    taken = []
+    while left:
+        oldest = left[0]
+        batch = take_batch(left, budget)
+        assert batch[0] is oldest  # nobody waits for ever
+        rows = sum(work.num_rows for work in batch)
+        longest = max(work.tokens for work in batch)
+        assert len(batch) == 1 or rows * longest <= budget
+        assert len({(w.signature, w.inputs["x"].shape[1]) for w in batch}) == 1
+        assert len(batch) == 1 or all(work.is_gathered for work in batch)
+        taken += batch
+    assert sorted(map(id, taken)) == sorted(map(id, waiting))
+
+
+def test_like_lengths_go_together():
+    short, long, alike = work_of(1, 10), work_of(1, 100), work_of(1, 12)
+    waiting = [short, long, alike]
+    assert take_batch(waiting, 50) == [short, alike]
+    assert waiting == [long]
+
+
+@pytest.mark.parametrize(
+    ("text", "pieces"),
+    [("", 0), ("owl", 1), ("the owls!", 3), ("unfriendliness", 4), ("!?!?", 4), ("北京大学", 4)],
+)
+def test_tokens_are_estimated(text, pieces):
+    assert count_tokens(text) == pieces + 2
+
+
+def double(signature, inputs):
+    if (inputs["x"] < 0).any():
+        raise RequestError(400, "negative")
+    return {"y": inputs["x"] * 2}
+
+
+def test_requests_get_their_own_rows():
+    batch = [work_of(3, 1), work_of(0, 1), work_of(2, 1)]
+    for work, found in zip(batch, compute_batch(double, batch), strict=True):
+        np.testing.assert_array_equal(found["y"], work.inputs["x"] * 2)
+
+
+def test_a_wrong_request_harms_no_other():
+    right, wrong = work_of(1, 1), work_of(1, 1)
+    wrong.inputs["x"] -= 5
+    first, second = compute_batch(double, [right, wrong])
+    np.testing.assert_array_equal(first["y"], right.inputs["x"] * 2)
+    assert isinstance(second, RequestError)
+
+
+def run(steps, compute=double, max_tokens=10):
+    """Runs a coroutine with a worker; returns its result and the batches."""
+    batches = []
+
+    async def main():
+        worker = Worker(compute, max_tokens, lambda rows, tokens: batches.append(rows))
+        try:
+            return await steps(worker)
+        finally:
+            await worker.close()
+
+    return asyncio.run(main()), batches
+
+
+def test_requests_that_come_together_are_one_batch():
+    async def steps(worker):
+        asks = [worker.outputs([work_of(1, 1)]) for _ in range(5)]
+        return await asyncio.gather(*asks)
+
+    found, batches = run(steps)
+    assert [outputs[0]["y"].tolist() for outputs in found] == [[[0, 2]]] * 5
+    assert batches == [5]
+
+
+def test_too_many_waiting_requests_are_refused_and_room_comes_back():
+    async def steps(worker):
+        room = worker.max_waiting_tokens
+        full = asyncio.create_task(worker.outputs([work_of(1, 1), work_of(1, room - 1)]))
+        await asyncio.sleep(0)
+        with pytest.raises(RequestError) as caught:
+            await worker.outputs([work_of(1, 1)])
+        assert caught.value.status == 429
+        assert caught.value.headers["Retry-After"].isdecimal()
+        await full
+        assert worker.waiting_tokens == 0
+        await worker.outputs([work_of(1, 1)])
+        with pytest.raises(RequestError) as caught:
+            await worker.outputs([work_of(1, room + 1)])
+        assert caught.value.status == 413
+
+    run(steps)
+
+
+def test_closing_finishes_what_waits():
+    async def steps(worker):
+        asked = asyncio.create_task(worker.outputs([work_of(1, 11), work_of(1, 11)]))
+        await asyncio.sleep(0)
+        await worker.close()
+        return await asked
+
+    found, batches = run(steps)
+    assert len(found) == 2 and batches == [1, 1]
