@@ -322,7 +322,7 @@ def export(preset: str, output: str, **options: Any) -> None:
     help="Larger requests are refused.",
 )
 def serve(paths: Sequence[str], **options: Any) -> None:
-    """Answer HTTP requests with exported models, and show them on a page."""
+    """Answer HTTP requests with exported models, by the protocols of other servers too."""
     for package in ("starlette", "uvicorn", "prometheus_client"):
         if importlib.util.find_spec(package) is None:
             raise ConfigurationError(f"serve needs {package}: pip install -e '.[serve]'")

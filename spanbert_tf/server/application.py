@@ -60,6 +60,7 @@ def create_application(
             Route("/monitoring/prometheus/metrics", metrics, methods=["GET"]),
             Route("/openapi.json", openapi, methods=["GET"]),
             Route("/docs", docs, methods=["GET"]),
+            Route("/", docs, methods=["GET"]),
         ],
         middleware=[Middleware(Guard, host=host, key=key)],
         exception_handlers={

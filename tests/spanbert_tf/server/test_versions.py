@@ -1,0 +1,112 @@
+"""Which models are served, and which of their versions."""
+
+import os
+import shutil
+import time
+
+import pytest
+from tiny_models import SENTENCE
+
+from spanbert_tf.errors import BadInputError
+from spanbert_tf.server import versions
+from spanbert_tf.server.versions import Source, find_sources
+
+NAME = "text_classification"
+URL = f"/v1/models/{NAME}:predict"
+
+
+@pytest.fixture
+def export(exports, tmp_path):
+    """A copy of an export, which may be changed."""
+    _, version = exports[NAME]
+    return shutil.copytree(os.path.dirname(version), tmp_path / NAME)
+
+
+def find(*paths, workspace="", top_k=2):
+    return find_sources([str(path) for path in paths], str(workspace), top_k)
+
+
+def test_an_export_a_version_and_a_models_config(export):
+    assert find(export) == [Source(NAME, str(export))]
+    assert find(export / "1") == [Source(NAME, str(export), version="1")]
+    assert find(export / "models.config") == [Source(NAME, str(export))]
+
+
+def test_a_models_config_of_directories_that_are_there(export, tmp_path):
+    path = tmp_path / "models.config"
+    path.write_text(f'model_config_list {{ config {{ name: "a" base_path: "{export}" }} }}')
+    assert find(path) == [Source("a", str(export))]
+
+
+@pytest.mark.parametrize("content", ["", "{", 'model_config_list { config { name: "a" } }', "\x00"])
+def test_a_wrong_models_config_is_named(content, tmp_path):
+    path = tmp_path / "models.config"
+    path.write_text(content)
+    with pytest.raises(BadInputError, match=r"models\.config"):
+        find(path)
+
+
+def test_two_models_of_one_name_are_refused(export):
+    with pytest.raises(BadInputError, match="two models have this name"):
+        find(export, export / "1")
+
+
+def test_a_preset_is_exported(exports, tmp_path):
+    preset, _ = exports[NAME]
+    (source,) = find(preset, workspace=tmp_path)
+    assert source == Source(NAME, str(tmp_path / NAME))
+    assert (tmp_path / NAME / "1" / "saved_model.pb").exists()
+
+
+def test_what_is_neither_is_refused(tmp_path):
+    with pytest.raises(BadInputError):
+        find(tmp_path, workspace=tmp_path)
+
+
+def version_of(client):
+    found = client.get(f"/v1/models/{NAME}").json()
+    return found["model_version_status"][0]["version"]
+
+
+def wait_for(condition):
+    for _ in range(600):
+        if condition():
+            return
+        time.sleep(0.05)
+    raise AssertionError("it did not come")
+
+
+def answers(client):
+    return client.post(URL, json={"instances": [SENTENCE]}).status_code == 200
+
+
+def test_a_new_version_is_taken_up_and_a_deleted_one_goes_on(
+    export, make_client, monkeypatch, capsys
+):
+    monkeypatch.setattr(versions, "POLL_SECONDS", 0.05)
+    client = make_client([Source(NAME, str(export))])
+    assert version_of(client) == "1" and answers(client)
+    (export / "3").mkdir()  # an unfinished copy
+    (export / "3" / "saved_model.pb").write_bytes(b"\x00")
+    wait_for(lambda: "goes on as it is" in capsys.readouterr().out)
+    assert version_of(client) == "1" and answers(client)
+    shutil.rmtree(export / "3")
+    shutil.copytree(export / "1", export / "aside")
+    (export / "aside").rename(export / "12")
+    wait_for(lambda: version_of(client) == "12")
+    assert answers(client)
+    assert client.get(f"/v1/models/{NAME}/versions/1").status_code == 404
+    shutil.rmtree(export)
+    wait_for(lambda: "goes on as it is" in capsys.readouterr().out)
+    assert version_of(client) == "12" and answers(client)
+
+
+def test_a_version_that_is_exported_anew_is_taken_up(export, make_client, monkeypatch, capsys):
+    monkeypatch.setattr(versions, "POLL_SECONDS", 0.05)
+    client = make_client([Source(NAME, str(export))])
+    capsys.readouterr()
+    (export / "1").rename(export / "old")
+    shutil.copytree(export / "old", export / "aside")
+    (export / "aside").rename(export / "1")
+    wait_for(lambda: f"{NAME}: serves version 1" in capsys.readouterr().out)
+    assert answers(client)
