@@ -3,6 +3,7 @@
 import asyncio
 import contextlib
 import os
+import secrets
 import socket
 import tempfile
 from collections.abc import AsyncIterator, Sequence
@@ -25,11 +26,13 @@ from spanbert_tf.server.http import error_response, json_response, models_of
 from spanbert_tf.server.metrics import Metrics
 from spanbert_tf.server.security import Guard, is_loopback, read_key
 from spanbert_tf.server.versions import Models, find_sources
+from spanbert_tf.tasks import report
 from spanbert_tf.terminal import print_line
 
 _FOLDER = os.path.dirname(os.path.abspath(__file__))
 _MAX_CONNECTIONS = 1_000
 _FINISHING_SECONDS = 120
+_MARKS_FOLDER = os.path.dirname(os.path.abspath(report.__file__))  # marks look as in reports
 
 
 def create_application(
@@ -60,7 +63,7 @@ def create_application(
             Route("/monitoring/prometheus/metrics", metrics, methods=["GET"]),
             Route("/openapi.json", openapi, methods=["GET"]),
             Route("/docs", docs, methods=["GET"]),
-            Route("/", docs, methods=["GET"]),
+            Route("/", page, methods=["GET"]),
         ],
         middleware=[Middleware(Guard, host=host, key=key)],
         exception_handlers={
@@ -73,6 +76,7 @@ def create_application(
     application.router.redirect_slashes = False
     application.state.models = models
     application.state.max_body_bytes = max_body_bytes
+    application.state.has_key = key is not None
     return application
 
 
@@ -92,10 +96,34 @@ async def docs(request: Request) -> Response:
     return HTMLResponse(render("docs.html", api=_read_openapi()))
 
 
+async def page(request: Request) -> Response:
+    """Shows a page on which texts are typed and answers are seen.
+
+    It says nothing of a model but its name, task, fields and example; it needs no network.
+    """
+    described = {}
+    for name, served in models_of(request).by_name.items():
+        description = served.model.description
+        described[name] = {
+            "task": description.task,
+            "fields": description.fields,
+            "example": description.example,
+            "top_k": description.top_k,
+        }
+    nonce = secrets.token_urlsafe()
+    text = render("page.html", models=described, nonce=nonce, has_key=request.app.state.has_key)
+    policy = (
+        f"default-src 'none'; connect-src 'self'; script-src 'nonce-{nonce}'; "
+        "style-src 'unsafe-inline'; base-uri 'none'; form-action 'none'; frame-ancestors 'none'"
+    )
+    headers = {"Content-Security-Policy": policy, "X-Content-Type-Options": "nosniff"}
+    return HTMLResponse(text, headers=headers)
+
+
 def render(template: str, **values: object) -> str:
     """Renders a page of this folder."""
     environment = jinja2.Environment(
-        loader=jinja2.FileSystemLoader(_FOLDER),
+        loader=jinja2.FileSystemLoader([_FOLDER, _MARKS_FOLDER]),
         autoescape=True,
         undefined=jinja2.StrictUndefined,
         trim_blocks=True,

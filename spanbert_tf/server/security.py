@@ -18,7 +18,7 @@ from spanbert_tf.server.errors import RequestError
 from spanbert_tf.server.http import error_response
 
 _MIN_KEY = 16  # characters
-# The page of paths says nothing of the models, and what watches a server's health has no key.
+# The page asks for the key itself, and what watches a server's health has none.
 _OPEN_PATHS = ("/", "/v2/health/live", "/v2/health/ready")
 
 

@@ -1,0 +1,50 @@
+"""The page: what it is made of, and how its script splits texts, in Node."""
+
+import json
+import pathlib
+import re
+import shutil
+import subprocess
+
+import pytest
+
+from spanbert_tf.server import application
+
+SCRIPT = pathlib.Path(application.__file__).with_name("page.js")
+TEXT = "\U0001f989 Ann \u05d0\u05d1 and Bob"
+
+
+def test_the_page_describes_each_model_and_loads_nothing(client):
+    response = client.get("/")
+    assert response.status_code == 200
+    text = response.text
+    described = json.loads(re.search(r'id="models">(.*?)</script>', text)[1])
+    assert described["question_answering"]["fields"] == ["question", "context"]
+    assert described["named_entities"]["example"] == {"text": "Ann lives in New York."}
+    assert not re.search(r'(src|href)="(?!/docs")', text)
+    nonce = re.search(r'<script nonce="([^"]+)"', text)[1]
+    assert f"'nonce-{nonce}'" in response.headers["content-security-policy"]
+    assert nonce not in client.get("/").text
+
+
+@pytest.mark.skipif(shutil.which("node") is None, reason="needs Node")
+@pytest.mark.parametrize(
+    ("spans", "expected"),
+    [
+        ([], [TEXT]),
+        ([(2, 5)], ["\U0001f989 ", "Ann", " \u05d0\u05d1 and Bob"]),
+        ([(13, 16), (0, 1)], ["", "\U0001f989", " Ann \u05d0\u05d1 and ", "Bob", ""]),
+        ([(2, 8), (2, 5), (4, 9)], ["\U0001f989 ", "Ann \u05d0\u05d1", " and Bob"]),
+    ],
+)
+def test_places_are_counted_in_characters(spans, expected):
+    function = re.search(r"^function parts\(.*?^}", SCRIPT.read_text(), re.M | re.S)[0]
+    given = [{"start": start, "end": end} for start, end in spans]
+    call = f"parts({json.dumps(TEXT)}, {json.dumps(given)}).map(part => part.text)"
+    program = f"{function}\nconsole.log(JSON.stringify({call}))"
+    printed = subprocess.run(["node", "-e", program], capture_output=True, text=True, check=True)
+    assert json.loads(printed.stdout) == expected
+    start_to_end = sorted(spans)
+    if len(start_to_end) == 1:
+        ((start, end),) = start_to_end
+        assert TEXT[start:end] == expected[1]
