@@ -124,7 +124,10 @@ def pretrain(
 ) -> None:
     """Pre-train a model; run again with the same RUN, it resumes."""
     from spanbert_tf.config import load_run_config
+    from spanbert_tf.conversion.converted_presets import converted_preset
 
+    if initial_preset is not None:
+        initial_preset = converted_preset(initial_preset)
     # Mistakes are reported before the slow import of TensorFlow.
     settings = load_run_config(config, overrides, preset=initial_preset, run=output)
     from spanbert_tf.process import supervise
@@ -170,12 +173,18 @@ def pretrain(
     "--keep-checkpoints", is_flag=True, help="Finished runs keep them; else their presets alone."
 )
 @set_option
-def compare(configs: Sequence[str], data: str, output: str, **options: Any) -> None:
+def compare(
+    configs: Sequence[str], data: str, output: str, initial_preset: str | None, **options: Any
+) -> None:
     """Train small versions of several systems and compare what they reach."""
+    from spanbert_tf.conversion.converted_presets import converted_preset
+
+    if initial_preset is not None:
+        initial_preset = converted_preset(initial_preset)
     import_keras()
     from spanbert_tf.studies.comparison import compare_systems
 
-    compare_systems(configs, data, output, **options)
+    compare_systems(configs, data, output, initial_preset=initial_preset, **options)
 
 
 @cli.command(cls=_JaxCommand)
@@ -239,6 +248,15 @@ def plan(
     type=click.Choice(["absolute", "segment_aware", "absolute_with_paragraph_and_sentence"]),
     help="For a checkpoint of SegaBERT's authors: which of its tables are read.",
 )
+@click.option(
+    "--without-next-steps",
+    "show_next_steps",
+    flag_value=False,
+    default=True,
+    type=bool,
+    hidden=True,
+    help="For a command that converts in passing.",
+)
 @click.argument("source", metavar="SRC")
 @click.argument("destination", type=OUTPUT_PATH, metavar="DST")
 @overwrite_option
@@ -289,6 +307,9 @@ def convert(
 @overwrite_option
 def export(preset: str, output: str, **options: Any) -> None:
     """Write a SavedModel for TF Serving, texts in, predictions out; or a file of ids."""
+    from spanbert_tf.conversion.converted_presets import converted_preset
+
+    preset = converted_preset(preset)
     import_keras()
     from spanbert_tf.tasks.prediction import export_preset
 

@@ -19,6 +19,7 @@ import threading
 import time
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from types import FrameType
+from typing import IO
 
 from spanbert_tf.temporary import remove_private_directory
 
@@ -174,11 +175,12 @@ def register_cleanup(function: Callable[[], None]) -> Callable[[], None]:
 # Children.
 
 
-def run_child(command: Sequence[str]) -> int:
+def run_child(command: Sequence[str], *, stderr: IO[bytes] | None = None) -> int:
     """Runs a command to its end. Signals are forwarded, so it does not outlive this process.
 
     Args:
         command: the words of the command.
+        stderr: a file for its standard error; `None`: that of this process.
 
     Returns:
         The status of the command; -n if signal n ended it.
@@ -195,7 +197,7 @@ def run_child(command: Sequence[str]) -> int:
             child.send_signal(number)
 
     with handle_signals(pass_on, wakeup=_NO_WAKEUP):
-        child = subprocess.Popen(command)
+        child = subprocess.Popen(command, stderr=stderr)
         for number in tuple(received):  # signals that arrived while the child was being started
             child.send_signal(number)
         status = child.wait()

@@ -63,12 +63,14 @@ def finetune(
 
     # Mistakes are reported before the slow import of TensorFlow.
     settings = load_task_config(config, overrides)
+    from spanbert_tf.conversion.converted_presets import converted_preset
     from spanbert_tf.files.kinds import refuse_no_preset
     from spanbert_tf.process import supervise
     from spanbert_tf.training.cluster import run_lock
 
     supervise(settings.training.strategy)
     with run_lock(options["output"], settings.training.strategy, "spanbert-tf finetune"):
+        preset = converted_preset(preset)
         refuse_no_preset(preset)
         import_keras()
         if grid:
@@ -114,6 +116,10 @@ def evaluate(
         raise click.UsageError("give either --preset or --baseline")
     if report and len(data) > 1:
         raise click.UsageError("--report shows the records of one --data")
+    from spanbert_tf.conversion.converted_presets import converted_preset
+
+    if preset is not None:
+        preset = converted_preset(preset)
     import_keras()
     from spanbert_tf.tasks.evaluation import run_evaluation
 
@@ -153,6 +159,9 @@ def predict(
         raise click.UsageError("--format is for --input alone; leave it out")
     if data is not None and output == "-":
         raise click.UsageError("--output - is for --input alone; name a directory")
+    from spanbert_tf.conversion.converted_presets import converted_preset
+
+    preset = converted_preset(preset)
     import_keras()
     if source is not None:
         from spanbert_tf.tasks.prediction import predict_lines

@@ -49,6 +49,7 @@ from data_prep.text.cutting import FilePart
 from data_prep.text.duplicates import Unit, duplicate_count
 from data_prep.text.formats import describe_cells_without_text
 from data_prep.text.storage import InputFile, find_files, import_beam
+from spanbert_tf.conversion.converted_presets import converted_preset
 from spanbert_tf.data.manifest import (
     DATASET_INFO_FILE,
     RECORDS,
@@ -149,7 +150,7 @@ def write_pretraining_records(
     target.check()
     files = find_files(input_pattern, follow_links=follow_links)
     pieces, text_rules = chosen_vocabulary(
-        preset=preset,
+        preset=None if preset is None else converted_preset(preset),
         vocabulary=vocabulary,
         lowercase=lowercase,
         strip_accents=strip_accents,

@@ -17,6 +17,7 @@ from data_prep.text.formats import describe_cells_without_text
 from data_prep.text.storage import find_files
 from data_prep.text.vocabulary import Paragraphs, bert_normalizer
 from spanbert_tf.console import table_console
+from spanbert_tf.conversion.converted_presets import converted_preset
 from spanbert_tf.errors import BadInputError, ConfigurationError
 from spanbert_tf.files.output import Output
 from spanbert_tf.files.preset import PRESET_KIND
@@ -92,7 +93,7 @@ def extend_vocabulary(
     if size is not None and not input_pattern:
         raise ConfigurationError("--size: needs --input, the text whose words are counted")
     Output(output, PRESET_KIND, overwrite=overwrite).check()
-    opened = Preset(preset)
+    opened = Preset(converted_preset(os.fspath(preset)))
     tokenizer = tokenizer_to_extend(opened)
     counts: Mapping[str, int] = {}
     num_without_text = 0

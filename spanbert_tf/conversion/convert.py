@@ -120,6 +120,7 @@ def convert_checkpoint(
     strip_accents: bool | None = None,
     is_pair: bool = False,
     positions: str | None = None,
+    show_next_steps: bool = True,
 ) -> None:
     """Converts a checkpoint, and prints which parts were found, are missing or are not used.
 
@@ -136,6 +137,7 @@ def convert_checkpoint(
         is_pair: whether a text classifier reads pairs of texts, for a source that does not state
             it.
         positions: a value of `--positions`, for a source whose tables fit several encoders.
+        show_next_steps: whether to print commands that use the result.
 
     Raises:
         BadInputError: the source cannot be used, or the destination exists or cannot be written.
@@ -171,7 +173,8 @@ def convert_checkpoint(
         _print_table(checkpoint, left_out)
         _print_unused_rows(checkpoint)
     print_line(f"{destination}: {target_format}, from {source}")
-    print_written(destination, *_next_commands(target_format, destination))
+    if show_next_steps:
+        print_written(destination, *_next_commands(target_format, destination))
 
 
 def _next_commands(target_format: str, preset: str) -> Iterator[list[str]]:

@@ -111,6 +111,7 @@ PRETRAINING_RECORDS, ANY_TASK = "pretraining", "a task"
 _PRETRAINING_INFO, _INFO_ENDING = "dataset_info.json", "_info.json"
 _COMMANDS_OF_TASK = "spanbert_tf.tasks.table:commands_of_task"
 _HUGGING_FACE_KEYS = {"model_type", "architectures", "transformers_version", "hidden_size"}
+_HUGGING_FACE_BERTS = ("bert", "segabert")  # types of models that can be converted
 _HUGGING_FACE_WEIGHTS = {"model.safetensors", "pytorch_model.bin", "pytorch_model.bin.index.json"}
 _HUB_NAME = re.compile(r"(\w[\w.-]*/)?\w[\w.-]*")  # MODEL or OWNER/MODEL
 # With one of these among them, files of text are those of a preset or another model.
@@ -305,9 +306,17 @@ def hugging_face_model(config: object, path: str) -> Found | None:
     if not config.keys() & _HUGGING_FACE_KEYS:
         return None
     kind = config.get("model_type", "bert")
-    if kind != "bert":
+    if kind not in _HUGGING_FACE_BERTS:
         return Found(f"a {kind} model of Hugging Face", "BERT's alone can be converted: name one")
     return Found("a BERT model of Hugging Face", _convert("huggingface", path))
+
+
+def is_hugging_face_bert(path: str) -> bool:
+    """Whether a path is the directory of a model of Hugging Face that can be converted."""
+    config = _read_config(path)
+    if not isinstance(config, dict) or hugging_face_model(config, path) is None:
+        return False
+    return config.get("model_type", "bert") in _HUGGING_FACE_BERTS
 
 
 def convert_keras_command(preset: str) -> str:

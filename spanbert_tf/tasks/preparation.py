@@ -10,6 +10,7 @@ from typing import Any, ClassVar, Generic, NamedTuple
 
 import numpy as np
 
+from spanbert_tf.conversion.converted_presets import converted_preset
 from spanbert_tf.data.manifest import VOCABULARY_FILE, token_id_dtype, vocabulary_hash
 from spanbert_tf.data.records import ROW_TOKEN_IDS, Info, TaskManifest
 from spanbert_tf.data.tfrecords import record_writer, save_lengths, serialize_features
@@ -157,7 +158,7 @@ def write_task_records(
     target = Output(output, kind, overwrite=overwrite)
     output = target.check()
     pieces, text_rules = chosen_vocabulary(
-        preset=preset,
+        preset=None if preset is None else converted_preset(preset),
         vocabulary=vocabulary,
         lowercase=lowercase,
         strip_accents=strip_accents,

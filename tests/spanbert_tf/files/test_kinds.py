@@ -225,21 +225,21 @@ def test_every_door_says_the_same(tmp_path, use):
         "pretrain --config continue --data {records} --output {output} --initial-preset {path}",
         "finetune --config mnli --data {records} --output {output} --preset {path}",
         "export --preset {path} --output {output}",
-        "predict --preset {path} --input {path}/vocab.txt --output {output}",
+        "predict --preset {path} --input {path}/dict.txt --output {output}",
         "evaluate --preset {path} --data {records}",
         "convert --from keras --to huggingface {path} {output}",
     ],
 )
 def test_every_command_says_the_same(tmp_path, capsys, arguments):
     path, records = tmp_path / "model", tmp_path / "records"
-    written(path, KINDS["hugging face"][0])
+    written(path, KINDS["fairseq"][0])
     records.mkdir()
     command = arguments.format(path=path, records=records, output=tmp_path / "output")
     with pytest.raises(SystemExit) as end:
         main(command.split())
     error = capsys.readouterr().err
     assert end.value.code == 2
-    assert f"{path}: is a BERT model of Hugging Face, no preset" in error
+    assert f"{path}: is a checkpoint of fairseq, no preset" in error
     assert len(error.strip().splitlines()) == 1
 
 

@@ -1,0 +1,116 @@
+"""Takes a directory of Hugging Face where a command reads a preset: it is converted in passing.
+
+The preset is kept in Keras' home, where KerasHub keeps the presets that it downloads. The name of
+its folder is a digest of the source's files, so that each source is converted once, and a changed
+one again. A process of its own converts on the CPU: the command may train on the devices later, or
+only read the vocabulary.
+"""
+
+import hashlib
+import importlib.metadata
+import os
+import shutil
+import sys
+import tempfile
+
+import filelock
+
+from spanbert_tf.errors import BadInputError, SpanBertError, reason
+from spanbert_tf.files.contents import check_own_files, sha256
+from spanbert_tf.files.kinds import PRESET_CONFIG, is_hugging_face_bert
+from spanbert_tf.files.paths import without_slash
+from spanbert_tf.process import run_child
+from spanbert_tf.terminal import print_line
+
+# Endings of the files that a conversion can read.
+_READ_ENDINGS = (".json", ".txt", ".safetensors", ".bin")
+_PROGRAM = "spanbert-tf: "  # begins the line of an error
+_OPTIONS = ("--cased", "--vocabulary", "--positions")  # of `convert`, which its errors ask for
+
+
+def converted_preset(preset: str) -> str:
+    """Returns the directory of a preset: of the same, or of one made of a model of Hugging Face.
+
+    A conversion prints the table of `convert`. A later call for the same files finds its preset.
+
+    Args:
+        preset: a name of a preset, or a directory of a BERT of Hugging Face: `config.json`, weights
+            and a vocabulary.
+
+    Raises:
+        BadInputError: the directory cannot be converted, or its preset cannot be written.
+    """
+    if not is_hugging_face_bert(preset):
+        return preset
+    source = without_slash(preset)
+    check_own_files(source)
+    folder = os.path.join(_cache(), _digest(source))
+    destination = os.path.join(folder, os.path.basename(os.path.abspath(source)))
+    try:
+        os.makedirs(os.path.dirname(folder), exist_ok=True)
+        # Another command may be converting the same source; then this one waits.
+        with filelock.FileLock(f"{folder}.lock"):
+            if os.path.isfile(os.path.join(destination, PRESET_CONFIG)):
+                print_line(f"{source}: a model of Hugging Face, converted to {destination}")
+            else:
+                shutil.rmtree(folder, ignore_errors=True)
+                _convert(source, destination)
+    except (OSError, NotImplementedError) as error:  # a file system without locks
+        raise BadInputError(
+            f"{folder}: the preset of {source} cannot be written ({reason(error)}); let KERAS_HOME "
+            "name another directory"
+        ) from error
+    return destination
+
+
+def _cache() -> str:
+    """The directory of all presets that were made in passing."""
+    home = os.environ.get("KERAS_HOME") or os.path.join(os.path.expanduser("~"), ".keras")
+    return os.path.join(home, "models", "spanbert_tf")
+
+
+def _digest(directory: str) -> str:
+    """A digest of the files that a conversion can read, and of the version that converts."""
+    digest = hashlib.sha256(importlib.metadata.version("spanbert_tf").encode())
+    for name in sorted(os.listdir(directory)):
+        path = os.path.join(directory, name)
+        if name.endswith(_READ_ENDINGS) and os.path.isfile(path):
+            digest.update(f"\n{name}\n{sha256(path)}".encode())
+    return digest.hexdigest()[:16]
+
+
+def _convert(source: str, destination: str) -> None:
+    """Converts in a process of its own.
+
+    Raises:
+        BadInputError: as the process says it.
+    """
+    command = [sys.executable, "-m", "spanbert_tf.cli", "convert", "--from", "huggingface"]
+    command += ["--to", "keras", "--without-next-steps", source, destination]
+    with tempfile.TemporaryFile() as errors:
+        status = run_child(["env", "CUDA_VISIBLE_DEVICES=-1", *command], stderr=errors)
+        errors.seek(0)
+        said = errors.read().decode(errors="replace")
+    if status:
+        raise _error(source, said, status)
+
+
+def _error(source: str, said: str, status: int) -> SpanBertError:
+    """The error of a conversion that failed.
+
+    Args:
+        source: the directory.
+        said: what the process wrote to standard error.
+        status: its exit status.
+    """
+    lines = [line for line in said.splitlines() if line.startswith(_PROGRAM)]
+    if not lines:
+        last = (said.splitlines() or ["no message"])[-1]
+        return BadInputError(f"{source}: converting it failed with status {status} ({last})")
+    line = lines[-1].removeprefix(_PROGRAM)
+    if any(option in line for option in _OPTIONS):
+        line += (
+            f" to `spanbert-tf convert --from huggingface --to keras {source} PRESET`, and name "
+            "that PRESET here"
+        )
+    return BadInputError(line)
