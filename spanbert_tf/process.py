@@ -175,6 +175,11 @@ def register_cleanup(function: Callable[[], None]) -> Callable[[], None]:
 # Children.
 
 
+def command_line(arguments: Sequence[str]) -> list[str]:
+    """Returns the words of a command that runs `spanbert-tf` in another process."""
+    return [sys.executable, "-m", "spanbert_tf.cli", *arguments]
+
+
 def run_child(command: Sequence[str], *, stderr: IO[bytes] | None = None) -> int:
     """Runs a command to its end. Signals are forwarded, so it does not outlive this process.
 
@@ -274,7 +279,7 @@ class _Worker:
     def __init__(self, arguments: Sequence[str]) -> None:
         reader, writer = os.pipe()
         self.process = subprocess.Popen(
-            [sys.executable, "-m", "spanbert_tf.cli", *arguments],
+            command_line(arguments),
             env={**os.environ, _SUPERVISED: str(writer)},
             pass_fds=[writer],
             stderr=subprocess.PIPE,

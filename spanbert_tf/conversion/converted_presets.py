@@ -10,7 +10,6 @@ import hashlib
 import importlib.metadata
 import os
 import shutil
-import sys
 import tempfile
 
 import filelock
@@ -19,7 +18,7 @@ from spanbert_tf.errors import BadInputError, SpanBertError, reason
 from spanbert_tf.files.contents import check_own_files, sha256
 from spanbert_tf.files.kinds import PRESET_CONFIG, is_hugging_face_bert
 from spanbert_tf.files.paths import without_slash
-from spanbert_tf.process import run_child
+from spanbert_tf.process import command_line, run_child
 from spanbert_tf.terminal import print_line
 
 # Endings of the files that a conversion can read.
@@ -85,8 +84,8 @@ def _convert(source: str, destination: str) -> None:
     Raises:
         BadInputError: as the process says it.
     """
-    command = [sys.executable, "-m", "spanbert_tf.cli", "convert", "--from", "huggingface"]
-    command += ["--to", "keras", "--without-next-steps", source, destination]
+    arguments = ["convert", "--from", "huggingface", "--to", "keras", "--without-next-steps"]
+    command = command_line([*arguments, source, destination])
     with tempfile.TemporaryFile() as errors:
         status = run_child(["env", "CUDA_VISIBLE_DEVICES=-1", *command], stderr=errors)
         errors.seek(0)
