@@ -40,7 +40,7 @@ _input_option = click.option(
     help="Files of text or tables: plain, WikiExtractor, JSON, CSV, TSV, Parquet, Arrow, all of "
     "them compressed or not (recognized by content). Give it again for more.",
 )
-_column_option = click.option(
+text_column_option = click.option(
     "--text-column",
     "text_columns",
     multiple=True,
@@ -53,7 +53,7 @@ _separator_option = click.option(
     metavar="LINE",
     help="In plain text, a line equal to this begins a new document (default: one file, one).",
 )
-_corpus_options = options(_input_option, follow_links_option, _separator_option, _column_option)
+corpus_options = options(_input_option, follow_links_option, _separator_option, text_column_option)
 
 
 def _corpus_arguments(patterns: Sequence[str], options: Mapping[str, Any]) -> list[str]:
@@ -150,7 +150,7 @@ class _QuotedInput(WritingCommand):
 
 
 @click.command("vocabulary", cls=_QuotedInput)
-@_corpus_options
+@corpus_options
 @case_options
 @click.option("--output", default="vocab.txt", show_default=True, type=OUTPUT_PATH, metavar="FILE")
 @overwrite_option
@@ -174,7 +174,7 @@ def prepare_vocabulary(input_pattern: Sequence[str], output: str, **others: Any)
 
 
 @click.command("pretraining", cls=_QuotedInput, context_settings=_BEAM_CONTEXT)
-@_corpus_options
+@corpus_options
 @vocabulary_options
 @click.option("--output", required=True, type=OUTPUT_PATH, metavar="DIR")
 @overwrite_option
@@ -261,7 +261,7 @@ def prepare_repair(records: str, output: str, *, overwrite: bool) -> None:
 )
 @follow_links_option
 @_separator_option
-@_column_option
+@text_column_option
 @click.option("--size", type=click.IntRange(min=1), help="How many words of the text to add.")
 @click.option(
     "--words", "words_file", metavar="FILE", help="In place of --size: the words, one a line."

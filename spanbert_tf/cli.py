@@ -11,7 +11,7 @@ from typing import Any
 
 import click
 
-from data_prep.cli import prepare, vocabulary
+from data_prep.cli import prepare, text_column_option, vocabulary
 from spanbert_tf.command_line import (
     OUTPUT_PATH,
     RECORDS_PATH,
@@ -66,9 +66,17 @@ for command in (prepare, vocabulary, finetune, evaluate, predict, glue):
     type=WORK_PATH,
     metavar="DIR",
 )
-@click.option("--input", "input_pattern", metavar="GLOB", help="Default: text shipped with Python.")
-def quickstart(output: str, input_pattern: str | None) -> None:
+@click.option(
+    "--input",
+    "input_pattern",
+    metavar="GLOB",
+    help="Text, or tables such as Parquet.  [default: text shipped with Python]",
+)
+@text_column_option
+def quickstart(output: str, input_pattern: str | None, text_columns: Sequence[str]) -> None:
     """The whole way from text to a served model, in a few minutes on a CPU."""
+    if text_columns and input_pattern is None:
+        raise click.UsageError("--text-column is for the tables of --input")
     # The export needs TensorFlow. So with another backend, a child process trains.
     backend = os.environ["KERAS_BACKEND"]
     os.environ["KERAS_BACKEND"] = "tensorflow"
@@ -79,7 +87,7 @@ def quickstart(output: str, input_pattern: str | None) -> None:
     import_keras(leaves_cards=bool(trained_by))
     from spanbert_tf.studies.quickstart import run_quickstart
 
-    run_quickstart(output, input_pattern, trained_by=trained_by)
+    run_quickstart(output, input_pattern, text_columns=text_columns, trained_by=trained_by)
 
 
 @cli.command(cls=SeveralValues)

@@ -42,6 +42,7 @@ from spanbert_tf.studies.fillings import (
     print_fillings,
     texts_of,
 )
+from spanbert_tf.studies.stages import check_enough_records, print_stage
 from spanbert_tf.tasks.prediction import export_preset
 from spanbert_tf.terminal import print_line
 from spanbert_tf.text.vocabulary import load_vocabulary
@@ -56,7 +57,11 @@ _LEAST_WORDS = 6
 
 @locks_output(inside=True)
 def run_quickstart(
-    output: str, input_pattern: str | None = None, *, trained_by: Sequence[str] = ()
+    output: str,
+    input_pattern: str | None = None,
+    *,
+    text_columns: Sequence[str] = (),
+    trained_by: Sequence[str] = (),
 ) -> None:
     """Trains a vocabulary and a small model, exports it, and checks what it wrote.
 
@@ -64,6 +69,7 @@ def run_quickstart(
         output: a new or empty directory. It gets `vocab.txt`, `records/`, `run/`, `served/`,
             `losses.png`, `span_lengths.png`, and `text/` if there is no input.
         input_pattern: glob pattern of text files; by default the text that is included in CPython.
+        text_columns: columns of text, if the files are tables.
         trained_by: words of a command that pre-trains, for another backend of Keras. If empty, this
             process pre-trains.
 
@@ -83,26 +89,29 @@ def run_quickstart(
     records = os.path.join(output, "records")
     run = os.path.join(output, "run")
     served = os.path.join(output, "served")
-    _print_stage("Text and vocabulary")
+    print_stage("Text and vocabulary")
     if input_pattern is None:
         num_files = write_python_texts(text)
         print_line(f"{text}: {num_files} texts, Python's language reference and docstrings")
         input_pattern = os.path.join(glob.escape(text), "*.txt")
     os.makedirs(output, exist_ok=True)
-    write_vocabulary(input_pattern, vocabulary, vocabulary_size=VOCABULARY_SIZE)
+    write_vocabulary(
+        input_pattern, vocabulary, vocabulary_size=VOCABULARY_SIZE, text_columns=text_columns
+    )
 
-    _print_stage("Records")
+    print_stage("Records")
     config = load_config(CONFIG)
     write_pretraining_records(
         input_pattern,
         vocabulary=vocabulary,
         output=records,
+        text_columns=text_columns,
         sequence_length=config.data.sequence_length,
         validation_fraction=VALIDATION_FRACTION,
     )
-    _check_enough(input_pattern, records, config.training.batch_size)
+    check_enough_records(input_pattern, records, config.training.batch_size, "the quickstart")
 
-    _print_stage("Pre-training")
+    print_stage("Pre-training")
     sentences = choose_masked_sentences(records)
     before = fill(_untrained_model(config, records), sentences)
     if trained_by:
@@ -115,13 +124,13 @@ def run_quickstart(
     if not os.path.isdir(preset):  # SIGTERM stopped the run
         return
 
-    _print_stage("Preset and SavedModel")
+    print_stage("Preset and SavedModel")
     saved_model = export_preset(preset, served, top_k=TOP_K)
     after = fill(SpanBertMaskedLM.from_preset(preset), sentences)
     _check_saved_model(saved_model, sentences, after)
     print_line("preset and SavedModel, both loaded from disk, fill in the same")
 
-    _print_stage("What the model fills in")
+    print_stage("What the model fills in")
     print_fillings(sentences, before, after)
     lines = read_metrics(os.path.join(run, METRICS_FILE))
     unigrams = unigram_cross_entropy(config, records)
@@ -132,18 +141,6 @@ def run_quickstart(
         f"Lengths of masked spans, beside Geo({config.masking.geometric_p})",
     )
     _print_summary(output, unigrams, lines, time.monotonic() - start)
-
-
-def _check_enough(input_pattern: str, records: str, batch_size: int) -> None:
-    """Refuses too few records: the advice of `pretrain` names options that quickstart lacks."""
-    manifest = PretrainingManifest.load(records)
-    num_records = manifest.num_records("train")
-    num_held_out = manifest.num_records("validation")
-    if num_records < batch_size or not num_held_out:
-        raise BadInputError(
-            f"{input_pattern}: is too short for the quickstart: {num_records} training and "
-            f"{num_held_out} held-out records, at least {batch_size} and 1 are needed; give more"
-        )
 
 
 def unigram_cross_entropy(config: PretrainingConfig, records: str) -> float:
@@ -205,16 +202,11 @@ def _plot_losses(lines: list[dict[str, float]], unigrams: float, path: str) -> N
     figure.savefig(path, dpi=120)
 
 
-def _print_stage(name: str) -> None:
-    print_line()
-    print_line(f"== {name}")
-
-
 def _print_summary(
     output: str, unigrams: float, lines: list[dict[str, float]], seconds: float
 ) -> None:
     loss = [line for line in lines if "validation_loss" in line][-1]["validation_masked_lm_loss"]
-    _print_stage("Summary")
+    print_stage("Summary")
     print_line(f"Held-out masked-LM loss:            {loss:.3f} nats a token")
     print_line(f"Training unigrams, the same tokens: {unigrams:.3f} nats a token")
     print_line(f"The model is {unigrams - loss:.3f} nats better. Took {seconds:.0f} s.")
