@@ -11,7 +11,7 @@ from typing import Any
 
 import click
 
-from data_prep.cli import prepare, text_column_option, vocabulary
+from data_prep.cli import corpus_options, prepare, text_column_option, vocabulary
 from spanbert_tf.command_line import (
     OUTPUT_PATH,
     RECORDS_PATH,
@@ -193,6 +193,60 @@ def compare(
     from spanbert_tf.studies.comparison import compare_systems
 
     compare_systems(configs, data, output, initial_preset=initial_preset, **options)
+
+
+@cli.command(cls=SeveralValues)
+@click.option(
+    "--preset",
+    required=True,
+    metavar="PRESET|DIR",
+    help="The encoder: a preset, or a directory of Hugging Face.",
+)
+@corpus_options
+@click.option("--output", required=True, type=WORK_PATH, metavar="DIR")
+@click.option(
+    "--words", type=click.IntRange(min=1), help="Words of the text to add to the vocabulary."
+)
+@click.option("--steps", type=click.IntRange(min=1), help="Steps of training.  [default: 2000]")
+@click.option(
+    "--hours",
+    type=click.FloatRange(min=0, min_open=True),
+    help="In place of --steps: how long to train here. The speed is measured first.",
+)
+@click.option(
+    "--task-data",
+    multiple=True,
+    metavar="TASK=DIR",
+    help="Fine-tune both encoders by a configuration, with DIR's train.* and dev.*; repeatable.",
+)
+@click.option(
+    "--task-prepare",
+    multiple=True,
+    metavar="TASK=COMMAND",
+    help="Command of prepare for these files, with its options: 'rte=glue --task rte'.",
+)
+@click.option(
+    "--devices", "num_devices", type=click.IntRange(min=1), help="Devices of this machine. [all]"
+)
+@backend_changed_option
+@set_option
+def adapt(
+    preset: str,
+    input_pattern: Sequence[str],
+    text_columns: Sequence[str],
+    document_separator: str | None,
+    follow_links: bool,
+    output: str,
+    **options: Any,
+) -> None:
+    """Train an encoder further on your text, and compare it with what it was."""
+    if options["steps"] is not None and options["hours"] is not None:
+        raise click.UsageError("give either --steps or --hours")
+    import_keras()
+    from spanbert_tf.studies.adapt import TextSource, run_adapt
+
+    text = TextSource(input_pattern, text_columns, document_separator, follow_links)
+    run_adapt(preset, text, output, **options)
 
 
 @cli.command(cls=_JaxCommand)
