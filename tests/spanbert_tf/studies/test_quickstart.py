@@ -5,6 +5,8 @@ import os
 import pathlib
 import random
 
+import pyarrow
+import pyarrow.parquet
 import pytest
 
 from spanbert_tf.config import load_config
@@ -115,6 +117,18 @@ def test_a_short_text_is_told_in_the_quickstart_s_own_words(tmp_path):
     with pytest.raises(BadInputError, match=message) as caught:
         quickstart.run_quickstart(str(tmp_path / "output"), str(tmp_path / "short.txt"))
     assert "--set" not in str(caught.value)
+
+
+def test_the_text_of_a_table_is_read_from_its_column(tmp_path):
+    table = pyarrow.table({"title": ["Greeting"] * 2, "body": ["Hello world."] * 2})
+    pyarrow.parquet.write_table(table, tmp_path / "own.parquet")
+    with pytest.raises(BadInputError, match="too short for the quickstart: 1 training and 1 "):
+        quickstart.run_quickstart(
+            str(tmp_path / "output"), str(tmp_path / "own.parquet"), text_columns=["body"]
+        )
+    vocabulary = (tmp_path / "output" / "vocab.txt").read_text().splitlines()
+    letters = {piece.removeprefix("##") for piece in vocabulary if len(piece.strip("#")) == 1}
+    assert letters == set("Helloworld.")  # none of the title
 
 
 @pytest.mark.slow
