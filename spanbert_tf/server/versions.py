@@ -55,16 +55,27 @@ def find_sources(paths: Sequence[str], workspace: str, top_k: int) -> list[Sourc
         BadInputError: a path is none of these, or two models have the same name.
     """
     sources: list[Source] = []
+    presets: dict[str, str] = {}  # path → where it is exported to
     for path in paths:
-        sources += _sources_of(path, workspace, top_k)
+        found = _exported_sources(path)
+        if not found:
+            name = _name_of_preset(path)
+            presets[path] = os.path.join(workspace, name)
+            found = [Source(name, presets[path])]
+        sources += found
     names = [source.name for source in sources]
     for name in names:
         if names.count(name) > 1:
             raise BadInputError(f"{name}: two models have this name; rename the folder of one")
+    for path, output in presets.items():
+        print_line(f"{path}: is exported first")
+        with contextlib.redirect_stdout(io.StringIO()):  # lines about a directory that goes
+            export_preset(path, output, top_k=top_k)
     return sources
 
 
-def _sources_of(path: str, workspace: str, top_k: int) -> list[Source]:
+def _exported_sources(path: str) -> list[Source]:
+    """The models at a path that are exported; none if it may be a preset."""
     if os.path.isfile(path):
         return _read_models_config(path)
     directory = os.path.abspath(path)
@@ -74,13 +85,16 @@ def _sources_of(path: str, workspace: str, top_k: int) -> list[Source]:
         return [Source(os.path.basename(parent), parent, version=name)]
     if os.path.isdir(directory) and _versions(directory):
         return [Source(name, directory)]
-    if name == PRESET:  # of a run, which has a better name
-        name = os.path.basename(os.path.dirname(directory))
-    output = os.path.join(workspace, name)
-    print_line(f"{path}: is exported first")
-    with contextlib.redirect_stdout(io.StringIO()):  # lines about a directory that does not stay
-        export_preset(path, output, top_k=top_k)
-    return [Source(name, output)]
+    return []
+
+
+def _name_of_preset(path: str) -> str:
+    """The name of a preset's directory, or that of its run."""
+    directory = os.path.abspath(path)
+    name = os.path.basename(directory)
+    if name == PRESET:
+        return os.path.basename(os.path.dirname(directory))
+    return name
 
 
 def _read_models_config(path: str) -> list[Source]:

@@ -51,6 +51,14 @@ def test_two_models_of_one_name_are_refused(export):
         find(export, export / "1")
 
 
+def test_presets_of_one_name_are_refused_before_any_is_exported(tmp_path):
+    runs = [tmp_path / parent / "run" / "preset" for parent in "ab"]
+    for preset in runs:
+        preset.mkdir(parents=True)
+    with pytest.raises(BadInputError, match="run: two models have this name"):
+        find(*runs, workspace=tmp_path / "workspace")
+
+
 def test_a_preset_is_exported(exports, tmp_path):
     preset, _ = exports[NAME]
     (source,) = find(preset, workspace=tmp_path)
