@@ -170,7 +170,8 @@ def test_another_backend_is_one_line_and_status_2(set_backend, monkeypatch, tmp_
 def test_all_commands_but_those_without_a_model_look_at_the_backend():
     """Those that write a graph of TensorFlow, or convert, run on it whatever is set."""
     without = {name for name, each in cli.commands.items() if not isinstance(each, ModelCommand)}
-    assert without == {"configs", "convert", "export", "glue", "predict", "prepare", "vocabulary"}
+    expected = {"configs", "convert", "export", "glue", "predict", "prepare", "serve", "vocabulary"}
+    assert without == expected
 
 
 def test_debug_adds_the_traceback(tmp_path, capsys):

@@ -44,7 +44,8 @@ def resolve(monkeypatch, seen):
         return LinkedSpans(first, first, tf.fill(tf.shape(first), NO_CLUSTER))
 
     monkeypatch.setattr(graph, "link_spans", note)
-    return Coreference().predictor(NoModel(preprocessor=preprocessor))
+    backbone = types.SimpleNamespace(max_sequence_length=SEQUENCE_LENGTH)
+    return Coreference().predictor(NoModel(preprocessor=preprocessor, backbone=backbone))
 
 
 def test_speakers_of_lines_reach_the_model_in_both_spellings(resolve, seen):
