@@ -68,11 +68,13 @@ from spanbert_tf.files.output import NEW, Output
 from spanbert_tf.files.paths import is_remote
 from spanbert_tf.terminal import print_line
 from spanbert_tf.text.chosen_vocabulary import chosen_vocabulary
+from spanbert_tf.text.vocabulary import UNKNOWN_TOKEN
 
 if TYPE_CHECKING:
     from apache_beam.options.pipeline_options import PipelineOptions
 
 _TEXT_BYTES_PER_SHARD = 32 * 2**20
+_MUCH_UNKNOWN = 0.05  # share of the pieces
 _MOST_SHOWN = 100  # files whose duplicates are printed
 _COMPRESSION_RATIO = 3  # approximately, of English text
 _COMPRESSED_ENDINGS = (".gz", ".bz2", ".xz", ".zst", ".parquet")
@@ -207,7 +209,20 @@ def write_pretraining_records(
     print_line(_summary(manifest, outcome.held_out, target.path, seconds))
     if num_cells := manifest.counts.get(CELLS_WITHOUT_TEXT):
         print_line(describe_cells_without_text(target.path, num_cells))
+    _warn_of_unknown_pieces(manifest, target.path)
     return manifest
+
+
+def _warn_of_unknown_pieces(manifest: PretrainingManifest, output: str) -> None:
+    """Prints a line if many pieces are [UNK], a sign of text in another language or script."""
+    counts = manifest.unigram_counts(output)
+    unknown = counts[manifest.vocabulary(output).index(UNKNOWN_TOKEN)]
+    share = unknown / max(sum(counts), 1)
+    if share > _MUCH_UNKNOWN:
+        print_line(
+            f"{output}: {share:.1%} of the pieces are {UNKNOWN_TOKEN}: the vocabulary lacks "
+            "letters of this text; take a vocabulary, or an encoder, for its language"
+        )
 
 
 def _estimate_text_bytes(file: InputFile) -> int:

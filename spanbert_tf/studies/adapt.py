@@ -44,7 +44,6 @@ from spanbert_tf.studies.held_out_text import (
 from spanbert_tf.studies.stages import check_enough_records, print_stage
 from spanbert_tf.studies.task_scores import read_task_data, score_of_task
 from spanbert_tf.terminal import print_line
-from spanbert_tf.text.vocabulary import UNKNOWN_TOKEN
 from spanbert_tf.training.metrics_log import METRICS_FILE, read_metrics
 from spanbert_tf.training.run_directory import RunDirectory
 
@@ -62,7 +61,6 @@ _FEWEST_STEPS = 10
 # Steps that measure the speed: the first half compiles, the second half is timed.
 _STEPS_OF_MEASUREMENT = 8
 _SHARE_OF_HOURS = 0.9  # the rest is for checkpoints and evaluations
-_MUCH_UNKNOWN = 0.01  # share of the pieces
 
 
 class TextSource(NamedTuple):
@@ -138,7 +136,6 @@ def run_adapt(
     records = os.path.join(output, _RECORDS)
     config = load_run_config(CONFIG, shape_of_run, preset=begin_with, run=place)
     _write_records(begin_with, text, records, config)
-    print_line(describe_unknown(records))
 
     print_stage("Training")
     if hours is not None:
@@ -232,23 +229,6 @@ def _write_records(preset: str, text: TextSource, output: str, config: Pretraini
             **text._asdict(),
         )
     check_enough_records(str(text), output, config.training.batch_size, "this configuration")
-
-
-def describe_unknown(records: str) -> str:
-    """A line that tells which share of the pieces of the training text is [UNK].
-
-    Many are a sign of text in another language than the vocabulary's.
-    """
-    manifest = PretrainingManifest.load(records)
-    counts = manifest.unigram_counts(records)
-    share = counts[manifest.vocabulary(records).index(UNKNOWN_TOKEN)] / max(sum(counts), 1)
-    line = f"{records}: {share:.2%} of the pieces are {UNKNOWN_TOKEN}"
-    if share > _MUCH_UNKNOWN:
-        line += (
-            ": the encoder's vocabulary lacks letters of this text; take an encoder for the "
-            "language of the text"
-        )
-    return line
 
 
 def _steps_in(

@@ -36,7 +36,7 @@ from spanbert_tf.cli import main
 from spanbert_tf.data.manifest import PretrainingManifest
 from spanbert_tf.errors import BadInputError, ConfigurationError, MismatchError
 from spanbert_tf.text.tokenization import WordPieceTokenizer
-from spanbert_tf.text.vocabulary import TextRules, load_vocabulary
+from spanbert_tf.text.vocabulary import SPECIAL_TOKENS, TextRules, load_vocabulary
 
 SEQUENCE_LENGTH = 64
 OPTIONS = {"sequence_length": SEQUENCE_LENGTH, "num_shards": 3, "validation_fraction": 0.2}
@@ -624,3 +624,20 @@ def test_real_text_gives_the_tokens_that_huggingface_counts(shared_data, tmp_pat
         for record in written_records.read_records(tmp_path / "records", manifest)
         for token in record["token_ids"]
     )
+
+
+def test_many_unknown_pieces_are_told(tmp_path, capsys):
+    (tmp_path / "vocab.txt").write_text("\n".join([*SPECIAL_TOKENS, "a", "b", "."]) + "\n")
+    for share, text in (("20.0%", "a b a \u0416."), ("", "a b a b.")):
+        (tmp_path / "text.txt").write_text(f"{text}\n\n" * 100)
+        write_pretraining_records(
+            tmp_path / "text.txt",
+            vocabulary=tmp_path / "vocab.txt",
+            lowercase=True,
+            output=tmp_path / f"records{share}",
+            sequence_length=12,
+            validation_fraction=0,
+        )
+        printed = capsys.readouterr().out
+        assert ("of the pieces are [UNK]" in printed) == bool(share)
+        assert share in printed

@@ -12,10 +12,8 @@ import pyarrow.parquet
 import pytest
 from torch_models import save_torch_model, torch_model
 
-from data_prep.beam.writing import write_pretraining_records
 from spanbert_tf.cli import main
-from spanbert_tf.studies.adapt import _steps_in, describe_unknown
-from spanbert_tf.text.vocabulary import SPECIAL_TOKENS
+from spanbert_tf.studies.adapt import _steps_in
 
 WORDS = ["the", "a", "cat", "dog", "sat", "cats", "dogs", "on", "mat", "mats", "zoe", "paid"]
 PAGE = pathlib.Path(__file__).parents[3] / "docs" / "adapting.md"
@@ -119,23 +117,6 @@ def test_another_folder_is_not_touched(folder, capsys):
     assert code == 2
     assert "mine: exists already" in printed.err
     assert os.listdir("mine") == ["thesis.txt"]
-
-
-def test_the_share_of_unknown_pieces_is_told(tmp_path):
-    (tmp_path / "vocab.txt").write_text("\n".join([*SPECIAL_TOKENS, "a", "b"]) + "\n")
-    (tmp_path / "text.txt").write_text("a b a \u0416.\n\n" * 100)  # and the full stop
-    records = str(tmp_path / "records")
-    write_pretraining_records(
-        tmp_path / "text.txt",
-        vocabulary=tmp_path / "vocab.txt",
-        lowercase=True,
-        output=records,
-        sequence_length=12,
-        validation_fraction=0,
-    )
-    line = describe_unknown(records)
-    assert "40.00% of the pieces are [UNK]: " in line
-    assert "language" in line
 
 
 def test_speed_is_kept(tmp_path):
