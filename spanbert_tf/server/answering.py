@@ -28,7 +28,7 @@ async def answer(request: Request) -> Response:
         inputs = content["inputs"]
         is_list = isinstance(inputs, list)
         largest = model.description.top_k
-        top_k = typed(content, "top_k", int, model.pipeline.top_k)
+        top_k = typed(content, "top_k", int, min(model.pipeline.top_k, largest))
         if not 1 <= top_k <= largest:
             raise RequestError(400, f"'top_k' is not from 1 to {largest}, as it was exported")
         items, works = model.raw_works(inputs if is_list else [inputs])

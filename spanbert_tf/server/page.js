@@ -69,8 +69,8 @@ const views = {
   },
   text_classification: (input, answer) => [bars(listed(answer).map(found => [found.label, found.score]))],
   relation_extraction: (input, answer) => [bars(listed(answer).map(found => [found.label, found.score]))],
-  fill_mask: (input, answer) => (Array.isArray(answer[0]) ? answer : [answer]).map(mask =>
-    bars(mask.map(found => [found.token_str, found.score]))),
+  fill_mask: (input, answer) => (Array.isArray(answer[0]) ? answer : [answer]).flatMap((mask, index) => [
+    element("h2", `mask ${index + 1}`), bars(mask.map(found => [found.token_str, found.score]))]),
 };
 
 function describe() {

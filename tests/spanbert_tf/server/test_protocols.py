@@ -13,6 +13,7 @@ from tiny_models import ALL_INPUTS, SENTENCE
 
 from spanbert_tf.server import application
 from spanbert_tf.tasks.prediction import Predictor
+from spanbert_tf.tasks.text_classification.task import TextClassification
 
 TEXTS = [SENTENCE, "bob has the cat . who has the cat ?", "the"]
 PREDICT = "/v1/models/{}:predict"
@@ -48,6 +49,13 @@ def test_a_text_is_an_input(client):
     body = {"model": "named_entities", "inputs": SENTENCE}
     as_object = {"model": "named_entities", "inputs": {"text": SENTENCE}}
     assert right(client.post("/answer", json=body)) == right(client.post("/answer", json=as_object))
+
+
+def test_no_more_answers_are_asked_for_than_were_exported(client, monkeypatch):
+    """Masked words have five answers by default, as in `predict`."""
+    monkeypatch.setattr(TextClassification, "top_k", 5)
+    body = {"model": "text_classification", "inputs": SENTENCE}
+    assert len(right(client.post("/answer", json=body))) == 2
 
 
 def test_predictions_by_rows_and_columns(client, signatures):
