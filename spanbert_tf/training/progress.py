@@ -118,7 +118,7 @@ class RunProgress:
             parts.append(_describe_losses(line))
             parts.append(f"learning rate {line['learning_rate']:.2e}")
             parts.append(f"{line['tokens_per_second']:,.0f} tokens/s")
-            if line["input_wait_share"] >= _NOTABLE_WAIT:
+            if line.get("input_wait_share", 0) >= _NOTABLE_WAIT:
                 parts.append(f"{line['input_wait_share']:.0%} of the time waits for input")
         parts.append(f"{_duration(time.monotonic() - self._started_at)} elapsed")
         seconds_left = self.seconds_left(step)

@@ -19,19 +19,21 @@ class Measured(NamedTuple):
     Attributes:
         seconds: time that the steps took.
         seconds_waited: time in which they waited for their batches; the mean over all workers.
+            `None` if it is not known.
         work: the work of all devices.
     """
 
     seconds: float
-    seconds_waited: float
+    seconds_waited: float | None
     work: Work
 
     def plus(self, other: "Measured") -> "Measured":
         """Adds up the measurements of different steps."""
         work = Work(*(one + two for one, two in zip(self.work, other.work, strict=True)))
-        return Measured(
-            self.seconds + other.seconds, self.seconds_waited + other.seconds_waited, work
-        )
+        waited = None
+        if self.seconds_waited is not None and other.seconds_waited is not None:
+            waited = self.seconds_waited + other.seconds_waited
+        return Measured(self.seconds + other.seconds, waited, work)
 
 
 class Throughput:
@@ -62,7 +64,9 @@ class Throughput:
         """
         work = model.work_done()
         seconds = time.perf_counter() - self._began_at
-        waited = self._devices.agreed(round(_MILLISECONDS * model.seconds_waited)) / _MILLISECONDS
+        waited = model.seconds_waited
+        if waited is not None:
+            waited = self._devices.agreed(round(_MILLISECONDS * waited)) / _MILLISECONDS
         return Measured(seconds, waited, work)
 
     def add(self, measured: Measured) -> None:
@@ -80,7 +84,8 @@ class Throughput:
         values = {"tokens_per_second": round(work.tokens / measured.seconds, 1)}
         if work.positions:
             values["padding_share"] = round(1 - work.tokens / work.positions, 6)
-        values["input_wait_share"] = round(measured.seconds_waited / measured.seconds, 6)
+        if measured.seconds_waited is not None:
+            values["input_wait_share"] = round(measured.seconds_waited / measured.seconds, 6)
         if work.operations:
             speed = work.operations / measured.seconds
             values["operations_per_second"] = float(f"{speed:.6g}")
@@ -97,7 +102,8 @@ class Throughput:
         parts = [f"{values['tokens_per_second']:,.0f} tokens/s without padding"]
         if "padding_share" in values:
             parts.append(f"{values['padding_share']:.1%} of the positions are padding")
-        parts.append(f"{values['input_wait_share']:.1%} of the time waits for input")
+        if "input_wait_share" in values:
+            parts.append(f"{values['input_wait_share']:.1%} of the time waits for input")
         if "operations_per_second" in values:
             parts.append(f"{values['operations_per_second'] / 1e12:,.3g} T operations/s")
         if "limit_share" in values:

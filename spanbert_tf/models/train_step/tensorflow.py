@@ -10,6 +10,7 @@ from typing import Any
 
 import keras
 import tensorflow as tf
+from tensorflow.python.framework.config import is_op_determinism_enabled
 
 from spanbert_tf.models.mixins import MixinBase
 from spanbert_tf.models.objective import BatchLoss, loss_of
@@ -88,8 +89,13 @@ class TrainStep(MixinBase):
         """Does nothing: on TensorFlow the variables always have the values of the last step."""
 
     @property
-    def seconds_waited(self) -> float:
-        """Seconds that training steps have waited for their batches, since it was set to 0."""
+    def seconds_waited(self) -> float | None:
+        """Seconds that training steps have waited for their batches, since it was set to 0.
+
+        `None` in a deterministic run, in which TensorFlow tells no time.
+        """
+        if is_op_determinism_enabled():
+            return None
         loop = self.train_function
         return float(loop.seconds_waited.numpy()) if isinstance(loop, _StepLoop) else 0.0
 
@@ -297,11 +303,11 @@ class _StepLoop:
 
     def _run_next(self, iterator: tf.data.Iterator, num_done: int | tf.Tensor) -> None:
         """Runs the step of the next batch, after which `num_done` steps are done."""
-        begin = tf.timestamp()
+        begin = _now()
         with tf.control_dependencies([begin]):
             batch = iterator.get_next()
         with tf.control_dependencies(tf.nest.flatten(batch, expand_composites=True)):
-            self.seconds_waited.assign_add(tf.cast(tf.timestamp() - begin, tf.float32))
+            self.seconds_waited.assign_add(tf.cast(_now() - begin, tf.float32))
             self._num_done.assign(num_done)
             self._batch_step(batch)
 
@@ -311,6 +317,13 @@ class _StepLoop:
             self._step_function(batch)  # its results, of one replica only, are not used
 
         self._model.distribute_strategy.run(run_on_replica, args=(batch,))
+
+
+def _now() -> tf.Tensor:
+    """Returns the time in seconds, float64; 0 in a deterministic run, which may read no clock."""
+    if is_op_determinism_enabled():
+        return tf.zeros([], tf.float64)
+    return tf.timestamp()
 
 
 def accumulate_gradients(

@@ -39,6 +39,19 @@ def test_a_limit_that_is_not_known_is_left_out(kind, precision):
     assert "limit_share" not in Throughput(_devices(kind), precision).values(_measured(1.0))
 
 
+def test_waiting_that_is_not_known_is_left_out():
+    """In a deterministic run TensorFlow reads no clock."""
+    throughput = Throughput(_devices(), "float32")
+    measured = _measured(1.0, waited=None)
+    assert "input_wait_share" not in throughput.values(measured)
+    assert measured.plus(_measured(1.0)).seconds_waited is None
+    throughput.add(measured)
+    throughput.add(measured)
+    throughput.add(measured)
+    assert "600 tokens/s" in throughput.summary()
+    assert "waits for input" not in throughput.summary()
+
+
 @pytest.mark.parametrize(
     ("kind", "name"),
     [
