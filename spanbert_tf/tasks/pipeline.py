@@ -22,6 +22,7 @@ from spanbert_tf.serving.runtimes import RowExport
 from spanbert_tf.tasks.graphs import string_tensor
 from spanbert_tf.terminal import show_progress
 from spanbert_tf.text.positions import SegmentPositions
+from spanbert_tf.text.sentences import nltk_model
 
 BATCH_SIZE = 32
 TEXT_ALONE = ("text",)  # `fields` of a pipeline that also takes strings
@@ -237,6 +238,7 @@ class Pipeline(abc.ABC):
             "has_texts": with_texts,
             "inputs": describe_inputs(row_inputs, example),
             "model": model,
+            "nltk_model": nltk_model(model.preprocessor.tokenizer.text_rules.language),
             "row_length": row_length(model),
             "segment_positions": [name for name in model.input if name in SegmentPositions._fields],
             "signatures": {name: specs for name, (_, specs) in texts.items()},

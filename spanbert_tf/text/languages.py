@@ -160,7 +160,7 @@ LANGUAGES = {
     "sg": "Sango",
     "si": "Sinhala",
     "sk": "Slovak",
-    "sl": "Slovenian",
+    "sl": "Slovene",
     "sm": "Samoan",
     "sn": "Shona",
     "so": "Somali",

@@ -20,6 +20,8 @@ from typing import NamedTuple, Protocol
 import numpy as np
 from icu4py.breakers import SentenceBreaker
 
+from spanbert_tf.text.languages import LANGUAGES
+
 _PARAMETERS = pathlib.Path(__file__).with_name("punkt")
 PUNKT_LANGUAGES = frozenset(path.stem for path in _PARAMETERS.glob("*.json"))
 
@@ -445,6 +447,11 @@ def punkt_splitter(language: str) -> PunktSplitter:
         frozenset(parameters["sentence_starters"]),
         contexts,
     )
+
+
+def nltk_model(language: str) -> str | None:
+    """The name of NLTK's Punkt model of a language; `None` if it has none."""
+    return LANGUAGES[language].lower() if language in PUNKT_LANGUAGES else None
 
 
 def find_sentence_starts(text: str, language: str) -> list[int]:

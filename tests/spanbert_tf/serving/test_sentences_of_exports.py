@@ -51,6 +51,22 @@ def test_the_request_has_the_answer_of_its_text(served, section):
         tf.debugging.assert_equal(found[name], expected)
 
 
+@pytest.mark.parametrize(
+    ("language", "says", "does_not_say"),
+    [
+        ("de", ['PunktTokenizer("german")', "NLTK's Punkt", '(text, "de")'], ["english", "99 %"]),
+        ("zh", ["as\nICU does", '(text, "zh")', "find most of"], ["nltk", "Punkt", "99 %"]),
+    ],
+)
+def test_the_sentences_are_those_of_the_language(language, says, does_not_say):
+    model = tiny_model("coreference")
+    model.preprocessor.tokenizer.language = language
+    readme = pipeline_of("coreference").served(model, 1).readme("served")
+    section = readme.partition("## Sentences")[2].partition("## ")[0]
+    assert all(words in section for words in says), section
+    assert not any(words in section for words in does_not_say), section
+
+
 def test_other_exports_say_nothing_of_sentences():
     model = tiny_model("question_answering")
     served = pipeline_of("question_answering").served(model, 1)

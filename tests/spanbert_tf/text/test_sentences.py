@@ -3,6 +3,8 @@
 import functools
 import gzip
 import itertools
+import json
+import pathlib
 import shutil
 
 import hypothesis
@@ -12,12 +14,14 @@ import tensorflow as tf
 from hypothesis import strategies as st
 from nltk.tokenize.punkt import PunktParameters, PunktSentenceTokenizer, PunktTokenizer
 
+from spanbert_tf.text import sentences
 from spanbert_tf.text.languages import DEFAULT_LANGUAGE, LANGUAGES, check_language
 from spanbert_tf.text.positions import find_sentences_in_graph
 from spanbert_tf.text.sentences import (
     PUNKT_LANGUAGES,
     PunktSplitter,
     find_sentence_starts,
+    nltk_model,
     sentence_splitter,
 )
 
@@ -196,6 +200,13 @@ def test_every_language_of_punkt_has_parameters():
     assert {"en", "de", "fr", "ru", "tr"} <= PUNKT_LANGUAGES <= set(LANGUAGES)
     assert len(PUNKT_LANGUAGES) == 19
     assert all(sentence_splitter(language).abbreviations for language in PUNKT_LANGUAGES)
+
+
+def test_models_of_nltk_are_called_as_in_its_data():
+    for path in pathlib.Path(sentences.__file__).with_name("punkt").glob("*.json"):
+        source = json.loads(path.read_text())["source"]
+        assert f"punkt_tab/{nltk_model(path.stem)})" in source
+    assert nltk_model("zh") is None
 
 
 @pytest.mark.parametrize(
