@@ -17,6 +17,7 @@ from spanbert_tf.models.keras_hub_presets import preset_bytes
 from spanbert_tf.models.span_bert_backbone import SpanBertBackbone, was_trained
 from spanbert_tf.presets.golden import write_golden
 from spanbert_tf.terminal import escape_controls
+from spanbert_tf.text.languages import DEFAULT_LANGUAGE
 from spanbert_tf.text.vocabulary import TextRules
 
 
@@ -86,7 +87,8 @@ def write_model_card(
         facts: what → value: where the weights are from, configuration, data, steps, losses.
     """
     backbone = getattr(model, "backbone", model)
-    text_rules = TextRules(tokenizer.lowercase, tokenizer.strip_accents).describe()
+    language = getattr(tokenizer, "language", DEFAULT_LANGUAGE)  # KerasHub's own have none
+    text_rules = TextRules(tokenizer.lowercase, tokenizer.strip_accents, language).describe()
     rows = {
         **facts,
         **_pooler(backbone),

@@ -2,6 +2,7 @@
 
 import json
 import os
+import pathlib
 import subprocess
 import sys
 
@@ -124,6 +125,12 @@ def test_casing_travels_with_the_preset(source, tmp_path, lowercase):
     cat = VOCABULARY.index("[UNK]" if lowercase else "Cat")
     for reader in (tokenizer, SpanBertMaskedLM.from_preset(preset).preprocessor.tokenizer):
         assert reader("Cat").numpy().tolist() == [cat]
+
+
+@pytest.mark.parametrize(("language", "says"), [("en", "cased |"), ("de", "cased, language de |")])
+def test_the_card_says_the_language_of_the_preset(source, tmp_path, language, says):
+    preset = save(source, tmp_path / "preset", language=language)
+    assert f"word pieces, {says}" in pathlib.Path(preset, "README.md").read_text()
 
 
 def test_heads_that_do_not_fit_start_fresh(preset):
