@@ -12,7 +12,6 @@ from spanbert_tf.server.errors import CODES, RequestError
 from spanbert_tf.server.tensors import parse_body
 from spanbert_tf.server.versions import Models
 
-MAX_BODY_BYTES = 2_000_000
 _BODY_SECONDS = 30
 _OPENAI = "/v1/embeddings"
 

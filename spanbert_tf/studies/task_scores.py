@@ -19,8 +19,6 @@ from spanbert_tf.tasks.table import commands_of_task, load_task, load_task_confi
 from spanbert_tf.tasks.text_classification.glue import GLUE_TASKS
 from spanbert_tf.training.checkpoints import Best
 
-_TRAIN, _DEV = "train", "dev"
-
 
 class TaskData(NamedTuple):
     """The data of a task by which both encoders are compared.
