@@ -22,6 +22,7 @@ from spanbert_tf.command_line import (
     WritingCommand,
     backend_changed_option,
     case_options_with,
+    devices_option,
     overwrite_option,
     quiet_libraries,
     run_command,
@@ -77,13 +78,15 @@ def quickstart(output: str, input_pattern: str | None, text_columns: Sequence[st
     """The whole way from text to a served model, in a few minutes on a CPU."""
     if text_columns and input_pattern is None:
         raise click.UsageError("--text-column is for the tables of --input")
+    from spanbert_tf.process import command_line
+
     # The export needs TensorFlow. So with another backend, a child process trains.
     backend = os.environ["KERAS_BACKEND"]
     os.environ["KERAS_BACKEND"] = "tensorflow"
     trained_by: list[str] = []
     if backend != "tensorflow":
         trained_by += ["env", f"KERAS_BACKEND={backend}"]
-        trained_by += [sys.executable, "-m", "spanbert_tf.cli", "pretrain"]
+        trained_by += command_line(["pretrain"])
     import_keras(leaves_cards=bool(trained_by))
     from spanbert_tf.studies.quickstart import run_quickstart
 
@@ -118,7 +121,7 @@ def inspect(data: str, config: str, overrides: Sequence[str], **options: Any) ->
 @click.option("--data", required=True, type=RECORDS_PATH)
 @click.option("--output", required=True, type=RUN_PATH, metavar="RUN")
 @click.option("--initial-preset", metavar="PRESET", help="Continue from an existing encoder.")
-@click.option("--devices", type=click.IntRange(min=1), help="Devices of this machine. [all]")
+@devices_option
 @backend_changed_option
 @set_option
 def pretrain(
@@ -126,7 +129,7 @@ def pretrain(
     data: str,
     output: str,
     initial_preset: str | None,
-    devices: int | None,
+    num_devices: int | None,
     backend_changed: bool,
     overrides: Sequence[str],
 ) -> None:
@@ -152,7 +155,7 @@ def pretrain(
             data,
             output,
             initial_preset,
-            num_devices=devices,
+            num_devices=num_devices,
             backend_changed=backend_changed,
         )
         has_ended = model is not None
@@ -225,9 +228,7 @@ def compare(
     metavar="TASK=COMMAND",
     help="Command of prepare for these files, with its options: 'rte=glue --task rte'.",
 )
-@click.option(
-    "--devices", "num_devices", type=click.IntRange(min=1), help="Devices of this machine. [all]"
-)
+@devices_option
 @backend_changed_option
 @set_option
 def adapt(

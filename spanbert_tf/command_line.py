@@ -194,6 +194,9 @@ set_option = click.option(
 backend_changed_option = click.option(
     "--backend-changed", is_flag=True, help="Go on with a run of another backend of Keras."
 )
+devices_option = click.option(
+    "--devices", "num_devices", type=click.IntRange(min=1), help="Devices of this machine. [all]"
+)
 overwrite_option = click.option(
     "--overwrite", is_flag=True, help="Replace an earlier output of the same kind."
 )

@@ -14,6 +14,7 @@ from spanbert_tf.command_line import (
     SeveralValues,
     WritingCommand,
     backend_changed_option,
+    devices_option,
     overwrite_option,
     set_option,
 )
@@ -38,9 +39,7 @@ precision_option = click.option(
 @click.option(
     "--keep-checkpoints", is_flag=True, help="Finished runs of a grid keep them; else the presets."
 )
-@click.option(
-    "--devices", "num_devices", type=click.IntRange(min=1), help="Devices of this machine. [all]"
-)
+@devices_option
 @backend_changed_option
 @set_option
 def finetune(
