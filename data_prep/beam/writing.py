@@ -66,6 +66,7 @@ from spanbert_tf.errors import BadInputError
 from spanbert_tf.files.lock import locks_output
 from spanbert_tf.files.output import NEW, Output
 from spanbert_tf.files.paths import is_remote
+from spanbert_tf.files.text_files import without_surrogates
 from spanbert_tf.terminal import print_line
 from spanbert_tf.text.chosen_vocabulary import chosen_vocabulary
 from spanbert_tf.text.vocabulary import UNKNOWN_TOKEN
@@ -263,6 +264,7 @@ def _made_from(job: Job, files: Sequence[InputFile]) -> MadeFrom:
         with contextlib.suppress(importlib.metadata.PackageNotFoundError):  # a model may be a path
             versions[package] = importlib.metadata.version(package)
     names = "".join(f"{file.name}\0" for file in files)
+    # Bytes of an argument that are not UTF-8 are surrogates, which JSON cannot hold.
     separator = options.document_separator
     return MadeFrom(
         versions=versions,
@@ -272,15 +274,10 @@ def _made_from(job: Job, files: Sequence[InputFile]) -> MadeFrom:
         num_shards=job.num_shards,
         validation_fraction=job.validation_fraction,
         deduplicate=job.deduplicate,
-        text_columns=tuple(map(_as_unicode, options.text_columns)),
-        document_separator=None if separator is None else _as_unicode(separator),
-        spacy_model=_as_unicode(options.spacy_model) if options.annotations else None,
+        text_columns=tuple(map(without_surrogates, options.text_columns)),
+        document_separator=None if separator is None else without_surrogates(separator),
+        spacy_model=without_surrogates(options.spacy_model) if options.annotations else None,
     )
-
-
-def _as_unicode(text: str) -> str:
-    """Replaces the bytes of an argument that are not UTF-8, which JSON cannot hold."""
-    return text.encode("utf-8", "replace").decode()
 
 
 def _digest(job: Job, made_from: MadeFrom, states: Sequence[tuple[int, int]]) -> str:

@@ -63,6 +63,11 @@ def is_unicode(text: str) -> bool:
     return True
 
 
+def without_surrogates(text: str) -> str:
+    """Replaces halves of surrogate pairs, which are no Unicode text, by `?`."""
+    return text.encode("utf-8", "replace").decode()
+
+
 def write_json_lines(path: str, values: Iterable[Any]) -> None:
     """Writes values as JSON, one on each line."""
     with open(path, "w", encoding="utf-8") as file:

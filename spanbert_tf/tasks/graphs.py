@@ -8,6 +8,7 @@ from typing import Any
 
 import tensorflow as tf
 
+from spanbert_tf.files.text_files import without_surrogates
 from spanbert_tf.serving.description import Description
 from spanbert_tf.text.sentences import find_sentence_starts
 
@@ -37,11 +38,6 @@ def clean_texts(texts: tf.Tensor) -> tf.Tensor:
 def string_tensor(texts: Sequence[str]) -> tf.Tensor:
     """Converts texts to a tensor, string [N]. Halves of surrogate pairs, as in JSON, become `?`."""
     return tf.constant([text.encode("utf-8", "replace") for text in texts], tf.string)
-
-
-def without_surrogates(text: str) -> str:
-    """Replaces halves of surrogate pairs by `?`, as `string_tensor` does."""
-    return text.encode("utf-8", "replace").decode()
 
 
 def sentences_of(description: Description, text: str) -> list[int]:

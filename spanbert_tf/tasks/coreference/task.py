@@ -13,6 +13,7 @@ import tensorflow as tf
 
 from spanbert_tf.data.records import Records
 from spanbert_tf.errors import BadInputError, MismatchError
+from spanbert_tf.files.text_files import without_surrogates
 from spanbert_tf.models import (
     SpanBertBackbone,
     SpanBertCoreferenceResolver,
@@ -39,7 +40,7 @@ from spanbert_tf.tasks.coreference.records import (
     gold_clusters,
 )
 from spanbert_tf.tasks.coreference.report import coreference_report, tables
-from spanbert_tf.tasks.graphs import sentences_of, string_tensor, without_surrogates
+from spanbert_tf.tasks.graphs import sentences_of, string_tensor
 from spanbert_tf.tasks.report import Report, Table
 from spanbert_tf.tasks.task import Outcome, Task, parsed_specs
 from spanbert_tf.text.tokenization import WordPieceTokenizer

@@ -1,6 +1,5 @@
 """Where sentences begin, against NLTK's Punkt with the parameters that this package ships."""
 
-import functools
 import gzip
 import itertools
 import json
@@ -12,7 +11,8 @@ import nltk
 import pytest
 import tensorflow as tf
 from hypothesis import strategies as st
-from nltk.tokenize.punkt import PunktParameters, PunktSentenceTokenizer, PunktTokenizer
+from nltk.tokenize.punkt import PunktTokenizer
+from nltk_sentences import tokenizer_of_nltk
 
 from spanbert_tf.text import sentences
 from spanbert_tf.text.languages import DEFAULT_LANGUAGE, LANGUAGES, check_language
@@ -38,18 +38,6 @@ FRAGMENTS = st.sampled_from([*WORDS, *MARKS, *QUOTES, *SPACES, *[" ", ". "] * 10
 @pytest.fixture(scope="module")
 def splitter():
     return sentence_splitter("en")
-
-
-@functools.cache
-def tokenizer_of_nltk(language):
-    """NLTK's tokenizer with our parameters of a language."""
-    splitter = sentence_splitter(language)
-    parameters = PunktParameters()
-    parameters.abbrev_types = set(splitter.abbreviations)
-    parameters.collocations = set(splitter.collocations)
-    parameters.sent_starters = set(splitter.sentence_starters)
-    parameters.ortho_context.update(splitter.orthographic_contexts)
-    return PunktSentenceTokenizer(parameters)
 
 
 @pytest.fixture(scope="module")

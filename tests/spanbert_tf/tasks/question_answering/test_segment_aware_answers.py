@@ -6,7 +6,7 @@ import keras
 import numpy as np
 import pytest
 import tensorflow as tf
-from nltk.tokenize.punkt import PunktParameters, PunktSentenceTokenizer
+from nltk_sentences import tokenizer_of_nltk
 from server_process import TEXT_OPERATIONS, operations_beyond_tensorflow, run
 
 from spanbert_tf.errors import BadInputError, MismatchError
@@ -24,7 +24,6 @@ from spanbert_tf.tasks.question_answering.files import Answer, Question, Questio
 from spanbert_tf.tasks.question_answering.rows import QuestionOptions, write_questions
 from spanbert_tf.tasks.question_answering.task import QuestionAnswering
 from spanbert_tf.tasks.table import load_task_config
-from spanbert_tf.text.sentences import sentence_splitter
 
 WORDS = ["Ann", "Bob", "has", "the", "cat", "owl", "Who", "?", ".", "Mr", "!", "##s"]
 VOCABULARY = ["[PAD]", "[UNK]", "[CLS]", "[SEP]", "[MASK]", *WORDS]
@@ -89,13 +88,7 @@ def preset(answerer, tmp_path_factory):
 
 def nltk_starts(text):
     """The sentences of a text as a client finds them with NLTK, a line at a time."""
-    english = sentence_splitter("en")
-    parameters = PunktParameters()
-    parameters.abbrev_types = set(english.abbreviations)
-    parameters.collocations = set(english.collocations)
-    parameters.sent_starters = set(english.sentence_starters)
-    parameters.ortho_context.update(english.orthographic_contexts)
-    punkt = PunktSentenceTokenizer(parameters)
+    punkt = tokenizer_of_nltk("en")
     starts = []
     line_start = 0
     for line in text.split("\n"):
