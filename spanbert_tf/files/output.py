@@ -269,10 +269,20 @@ class Output:
             raise
 
     def discard(self) -> None:
-        """Removes the directory `aside` if it exists and has the mark."""
+        """Removes the directory `aside` if it has the mark or is empty.
+
+        A command that is killed before it makes the mark, or after it removes the mark, leaves an
+        empty directory. The mark is removed last, so no kill leaves files without it.
+        """
         if self._is_marked():
             self._restore_earlier()
-            shutil.rmtree(self.aside, ignore_errors=True)
+            for name in os.listdir(self.aside):
+                if name != _MARK:
+                    _remove(os.path.join(self.aside, name))
+            if os.listdir(self.aside) == [_MARK]:
+                _remove(os.path.join(self.aside, _MARK))
+        with contextlib.suppress(OSError):  # it does not exist, or is not empty
+            os.rmdir(self.aside)
 
     def _is_marked(self) -> bool:
         has_mark = os.path.isdir(os.path.join(self.aside, _MARK))
@@ -294,6 +304,15 @@ class Output:
                 f"{self.path}: cannot be written ({reason(error)}); free some space or name "
                 "another output"
             ) from error
+
+
+def _remove(path: str) -> None:
+    """Removes a file, a link or a directory, as far as that is possible."""
+    if os.path.isdir(path) and not os.path.islink(path):
+        shutil.rmtree(path, ignore_errors=True)
+        return
+    with contextlib.suppress(OSError):
+        os.unlink(path)
 
 
 def _has_own_files(directory: str) -> bool:

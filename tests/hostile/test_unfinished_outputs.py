@@ -2,6 +2,7 @@
 
 import contextlib
 import os
+import shutil
 import stat
 
 import pytest
@@ -50,6 +51,47 @@ def test_a_file_is_not_written_through_a_link(tmp_path):
     (tmp_path / "answers.json").symlink_to("precious")
     write_text(str(tmp_path / "answers.json"), "answers")
     assert contents(tmp_path) == {"precious": "precious", "answers.json": "answers"}
+
+
+def test_an_output_is_written_wherever_a_kill_fell(tmp_path, monkeypatch):
+    """Killed before or after each call that makes or removes a file, a command can be repeated."""
+
+    class Killed(BaseException):
+        pass
+
+    class Countdown:
+        def __init__(self, left):
+            self.left = left
+
+        def wrap(self, function):
+            def counted(*arguments, **options):
+                if self.left == 0:
+                    raise Killed
+                self.left -= 1
+                return function(*arguments, **options)
+
+            return counted
+
+    calls = ("mkdir", "rmdir", "unlink", "rename", "replace")
+    kills = 0
+    for left in range(100):
+        path = tmp_path / str(left)
+        write_output(path)  # an earlier output, which is replaced
+        countdown = Countdown(left)
+        with monkeypatch.context() as patch:
+            for name in calls:
+                patch.setattr(os, name, countdown.wrap(getattr(os, name)))
+            try:
+                write_output(path)
+            except Killed:
+                kills += 1
+            else:
+                break
+        write_output(path)
+        assert contents(path) == {"marker": "new"}
+        assert os.listdir(tmp_path) == [str(left)]
+        shutil.rmtree(path)
+    assert kills > 5
 
 
 @pytest.mark.parametrize("is_link", [False, True])
