@@ -115,7 +115,7 @@ class PretrainingJob(Job[PretrainingConfig]):
         # Made first, since it refuses records without the annotations that the masking needs.
         self._held_out = self._datasets.held_out()
         model = compiled_pretrainer(self.config, self._manifest.vocabulary_size)
-        check_best(self.best, [metric.name for metric in model.metrics], self._data)
+        check_best(self.best, model.get_metrics_result(), self._data)
         return model
 
     def begin(self, model: SpanBertPretrainer, output: str, *, is_new: bool) -> None:

@@ -429,11 +429,13 @@ def test_the_preset_has_the_weights_of_the_best_evaluation(config, tiny_records,
     assert f"loss {best['validation_loss']:.4f}" in capfd.readouterr().out
 
 
+@pytest.mark.parametrize("metric", ["f1", "work_tokens"])  # the second counts the work of a step
 def test_a_best_metric_that_pretraining_has_not_is_refused_before_a_step(
-    config, tiny_records, tmp_path
+    metric, config, tiny_records, tmp_path
 ):
-    config = config.replace(training=config.training.replace(best_metric="f1"))
-    with pytest.raises(ConfigurationError, match="chosen by 'f1', and they have loss, masked_lm_"):
+    config = config.replace(training=config.training.replace(best_metric=metric))
+    expected = f"chosen by '{metric}', and they have loss, masked_lm_"
+    with pytest.raises(ConfigurationError, match=expected):
         run_pretraining(config, tiny_records, str(tmp_path / "run"))
     assert not (tmp_path / "run").exists()
 
