@@ -95,6 +95,11 @@ def finetune(
     help="Give it again for more sets; then their mean is printed, too.",
 )
 @click.option(
+    "--metric",
+    metavar="NAME",
+    help="The script that scores answers to questions: squad, mlqa or cmrc2018.  [default: squad]",
+)
+@click.option(
     "--report",
     type=OUTPUT_PATH,
     metavar="FILE",

@@ -24,6 +24,7 @@ def run_evaluation(
     preset: str | os.PathLike | None,
     data: Sequence[str | os.PathLike],
     *,
+    metric: str | None = None,
     report: str | os.PathLike | None = None,
     batch_size: int = 32,
     precision: str = "float32",
@@ -35,6 +36,7 @@ def run_evaluation(
         preset: name of the preset of a task's model; `None` to score the task's baseline, which is
             not trained.
         data: directories of records.
+        metric: one of the task's `metrics`; by default the first one.
         report: path of an HTML page that shows each record of the first set.
         batch_size: number of rows of a batch.
         precision: precision of weights and computations, as for `Preset.trained_task`.
@@ -45,10 +47,12 @@ def run_evaluation(
 
     Raises:
         BadInputError: a file cannot be used, the report exists or cannot be written, or the task
-            has no baseline.
+            has no baseline, or no such metric.
         MismatchError: the records were written for another model.
     """
     page = checked_report(report, data[0], overwrite=overwrite)
+    if metric is not None:  # refused before the model is loaded
+        task_of_records(data[0]).score_by(metric)
     name = "the baseline"
     model = None
     predict: Callable[[Records], Predictions]
@@ -64,8 +68,11 @@ def run_evaluation(
         sets = [open_records(directory) for directory in data]
         task, model = load_task_model(opened, sets, precision)
         predict = functools.partial(task.predict, model, batch_size=batch_size)
+    if metric is not None:
+        task.score_by(metric)
     for records in sets:
         check_labelled(records.manifest, str(records))
+        task.check_metric(records)
     return score_sets(task, name, model, predict, sets, page)
 
 

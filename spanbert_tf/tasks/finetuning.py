@@ -104,6 +104,7 @@ class FinetuningJob(Job[FinetuningConfig]):
     ) -> None:
         self._show_next_steps = show_next_steps
         self._task: Task = load_task(config.task)
+        self._task.configure(config)
         self._data = open_records(data, self._task)
         self._validation_data: Records | None = None
         if validation_data:
@@ -115,6 +116,7 @@ class FinetuningJob(Job[FinetuningConfig]):
         if self._validation_data:
             check_records(config, self._validation_data.manifest, str(self._validation_data))
             check_labelled(self._validation_data.manifest, str(self._validation_data))
+            self._task.check_metric(self._validation_data)
         self.config = config
         self._preset = Preset.of(preset)
         self.best = best_evaluation(self._task, config, self._validation_data or self._data)

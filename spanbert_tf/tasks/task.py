@@ -22,6 +22,7 @@ from rich.text import Text
 from spanbert_tf.config import FinetuningConfig
 from spanbert_tf.data.batches import PackedRows, packed_batches
 from spanbert_tf.data.records import Info, Records
+from spanbert_tf.errors import BadInputError
 from spanbert_tf.models import SpanBertBackbone, SpanBertTokenizer
 from spanbert_tf.models.objective import ObjectiveSums, mean_loss
 from spanbert_tf.models.train_step import traced_once, with_model
@@ -80,6 +81,8 @@ class Task(Pipeline, Generic[Info, ConfigT]):
             for each key of the configuration's section `data`.
         written_files: patterns of the names of the files that `write` writes. The first one is
             always written.
+        metrics: names of the rules that predictions can be scored by, for `evaluate --metric`. The
+            first one is the default. Empty: the task has one rule.
         label_title: what `inspect` calls a label.
         pooler_advice: how to do without a pooler that was never trained; `finetune` prints it.
         report: `(outcome, scores)` → what the page of the report shows; `None` if the task has no
@@ -92,6 +95,7 @@ class Task(Pipeline, Generic[Info, ConfigT]):
     config_class: type[ConfigT]
     manifest_class: type[Info]
     written_files: ClassVar[tuple[str, ...]]
+    metrics: ClassVar[tuple[str, ...]] = ()
     label_title: ClassVar[str] = "label"
     pooler_advice: ClassVar[str] = ""
     report: Callable[[Outcome, Mapping[str, float]], Report] | None = None
@@ -134,6 +138,32 @@ class Task(Pipeline, Generic[Info, ConfigT]):
     @abc.abstractmethod
     def write(self, outcome: Outcome, output: str) -> None:
         """Writes the official files into a directory."""
+
+    @functools.cached_property
+    def metric(self) -> str:
+        """The one of `metrics` that `score`, `tables` and `report` compute; see `score_by`."""
+        return self.metrics[0] if self.metrics else ""
+
+    def score_by(self, metric: str) -> None:
+        """Scores by one of `metrics` from now on.
+
+        Raises:
+            BadInputError: the task has no such metric.
+        """
+        if metric not in self.metrics:
+            known = f"its metrics are {', '.join(self.metrics)}" if self.metrics else "it has none"
+            raise BadInputError(f"metric {metric!r}: {self.name} has no such metric; {known}")
+        self.metric = metric
+
+    def configure(self, config: ConfigT) -> None:
+        """Takes from the configuration of a run what its scores depend on, such as a metric."""
+
+    def check_metric(self, records: Records[Info]) -> None:
+        """Checks that the metric can score records, and prints a line if it does not fit them.
+
+        Raises:
+            BadInputError: it cannot.
+        """
 
     def best_of(self, manifest: Info) -> Best:
         """Returns the evaluation that counts as the best one on some records.

@@ -121,6 +121,8 @@ def check_vocabulary(vocabulary: list[str], path: str | os.PathLike) -> None:
 def check_case(vocabulary: Sequence[str], path: str, text_rules: TextRules) -> None:
     """Refuses a vocabulary whose entries do not fit text of this casing.
 
+    Scripts without case, such as the Chinese one, fit both.
+
     Raises:
         MismatchError: vocabulary and casing do not fit.
     """
@@ -130,7 +132,8 @@ def check_case(vocabulary: Sequence[str], path: str, text_rules: TextRules) -> N
         raise MismatchError(
             f"{path}: has entries with upper-case letters, but --lowercase was given; leave it out"
         )
-    if words and not text_rules.lowercase and not is_cased:
+    has_case = any(piece.lower() != piece.upper() for piece in words)
+    if has_case and not text_rules.lowercase and not is_cased:
         raise MismatchError(
             f"{path}: has no entry with an upper-case letter; give --lowercase with it"
         )

@@ -51,11 +51,17 @@ CHANGEABLE = frozenset(
         "training.deterministic",
         "training.initial_encoder_share",
         "prediction.batch_size",
+        "prediction.metric",
     }
 )
 # Settings among them that decide which weights are kept. They cannot change once the run is
 # finished and its checkpoints are deleted.
-_RESULT_SETTINGS = ("training.keep_best", "training.best_metric", "training.initial_encoder_share")
+_RESULT_SETTINGS = (
+    "training.keep_best",
+    "training.best_metric",
+    "training.initial_encoder_share",
+    "prediction.metric",
+)
 _FORMAT = 3
 _GRID = "grid."  # the values of a grid, which may be extended later
 # Settings of the learning-rate schedule, which past steps have followed. A longer training is

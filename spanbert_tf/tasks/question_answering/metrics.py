@@ -1,4 +1,7 @@
-"""Scores by the official scripts, as `tf-models-official` has them, and the threshold."""
+"""Scores of answers by the official scripts, and the threshold of no answer.
+
+SQuAD's scripts are those of `tf-models-official`; the other rules are in `evaluators`.
+"""
 
 from collections.abc import Mapping, Sequence
 
@@ -6,6 +9,8 @@ import numpy as np
 
 from spanbert_tf.errors import MismatchError
 from spanbert_tf.tasks.question_answering.answers import AnsweredQuestion
+from spanbert_tf.tasks.question_answering.evaluators import SQUAD, score_answer
+from spanbert_tf.text.languages import DEFAULT_LANGUAGE
 
 # A threshold lies this far above the odds that it admits, so that rounding does not decide.
 _MARGIN = 1e-3
@@ -17,8 +22,10 @@ def score_answers(
     *,
     has_unanswerable: bool,
     null_threshold: float = 0.0,
+    metric: str = SQUAD,
+    language: str = DEFAULT_LANGUAGE,
 ) -> dict[str, float]:
-    """Computes exact match and F1 in percent, by SQuAD's official scripts.
+    """Computes exact match and F1 in percent, by the official scripts.
 
     MRQA's script normalizes answers and takes the best of the gold answers, as that of SQuAD 1.1.
 
@@ -27,6 +34,8 @@ def score_answers(
         answered: the answers to these questions.
         has_unanswerable: whether questions may have no answer (SQuAD 2.0).
         null_threshold: null odds above which a question counts as unanswerable.
+        metric: one of `METRICS`; with `has_unanswerable`, `squad`.
+        language: code of the language of the answers.
 
     Returns:
         `exact_match` and `f1`. With `has_unanswerable` also `has_answer_f1` and `no_answer_f1`, the
@@ -48,6 +57,9 @@ def score_answers(
                     "again with --version-2, and fine-tune for them"
                 )
         best_texts = {item.id: item.candidates[0].text for item in answered}
+        if metric != SQUAD:
+            each = score_each(questions, list(best_texts.values()), metric, language)
+            return {name: float(np.mean([item[name] for item in each])) for name in each[0]}
         scores = squad_evaluate_v1_1.evaluate(_dataset(questions), best_texts)
         return {"exact_match": 100 * scores["exact_match"], "f1": 100 * scores["final_f1"]}
     final = {item.id: item.text_under(null_threshold) for item in answered}
@@ -116,11 +128,35 @@ def _best_threshold(
     return percent, last + min(_MARGIN, room / 2)
 
 
-def score_each(questions: Sequence[dict], answers: Sequence[str]) -> list[dict[str, float]]:
-    """Computes exact match and F1 of each question in percent, by SQuAD's official script.
+def score_each(
+    questions: Sequence[dict],
+    answers: Sequence[str],
+    metric: str = SQUAD,
+    language: str = DEFAULT_LANGUAGE,
+) -> list[dict[str, float]]:
+    """Computes exact match and F1 of each question in percent, by the official script of a metric.
 
-    An empty answer is right for an unanswerable question.
+    By that of SQuAD, an empty answer is right for an unanswerable question.
+
+    Args:
+        questions: the lines of `questions.jsonl`; for other metrics than `squad`, each has a gold
+            answer.
+        answers: the answer to each question.
+        metric: one of `METRICS`.
+        language: code of the language of the answers.
     """
+    if metric == SQUAD:
+        return _score_each_by_squad(questions, answers)
+    scores = []
+    for question, answer in zip(questions, answers, strict=True):
+        score = score_answer(metric, question["gold_texts"], answer, language)
+        scores.append({name: 100 * value for name, value in score._asdict().items()})
+    return scores
+
+
+def _score_each_by_squad(
+    questions: Sequence[dict], answers: Sequence[str]
+) -> list[dict[str, float]]:
     from official.nlp.tools import squad_evaluate_v2_0
 
     scores = []

@@ -35,6 +35,9 @@ HAS_MOST_CONTEXT = "has_most_context"
 OFFSET_DTYPE = "uint32"
 FLAG_DTYPE = "uint8"
 
+# How answers are compared with gold answers (`evaluators`); the first is the default.
+METRICS = ("squad", "mlqa", "cmrc2018")
+
 MAX_QUESTION_TOKENS = 64  # of a question in a row; longer questions are cut
 
 
@@ -53,15 +56,18 @@ class QuestionDataConfig(RowsConfig):
 
 
 class AnswerConfig(PredictionConfig):
-    """How answers are chosen.
+    """How answers are chosen and scored.
 
     Attributes:
         max_answer_tokens: largest number of tokens of an answer.
         num_candidates: number of possible answers that are kept for each question.
+        metric: whose official script scores the answers, as `evaluate --metric`: `squad`; `mlqa`,
+            by the language of the records; `cmrc2018`, for Chinese.
     """
 
     max_answer_tokens: PositiveInt = 30
     num_candidates: PositiveInt = 20
+    metric: Literal["squad", "mlqa", "cmrc2018"] = "squad"
 
 
 class QuestionAnsweringConfig(FinetuningConfig):
@@ -70,7 +76,7 @@ class QuestionAnsweringConfig(FinetuningConfig):
     Attributes:
         task: `question_answering`.
         data: what the records must be.
-        prediction: how answers are chosen.
+        prediction: how answers are chosen and scored.
     """
 
     task: Literal["question_answering"] = "question_answering"

@@ -17,7 +17,7 @@ from rich.text import Text
 
 from spanbert_tf.data.batches import PackedRows
 from spanbert_tf.data.records import Records
-from spanbert_tf.errors import MismatchError
+from spanbert_tf.errors import BadInputError, MismatchError
 from spanbert_tf.files.output import write_text
 from spanbert_tf.models import (
     SpanBertBackbone,
@@ -36,6 +36,7 @@ from spanbert_tf.tasks.question_answering.answers import (
     answer_questions,
     spans_of_windows,
 )
+from spanbert_tf.tasks.question_answering.evaluators import SQUAD, advice_on_metric, check_metric
 from spanbert_tf.tasks.question_answering.graph import AnswerQuestions, WindowSpans
 from spanbert_tf.tasks.question_answering.metrics import (
     choose_null_threshold,
@@ -46,6 +47,7 @@ from spanbert_tf.tasks.question_answering.records import (
     CONTEXTS_FILE,
     END_POSITION,
     HAS_MOST_CONTEXT,
+    METRICS,
     OFFSET_ENDS,
     OFFSET_STARTS,
     PASSAGE_START,
@@ -57,6 +59,7 @@ from spanbert_tf.tasks.question_answering.records import (
 )
 from spanbert_tf.tasks.report import Report, Table, confusion_table, marked_parts
 from spanbert_tf.tasks.task import Outcome, Task
+from spanbert_tf.terminal import print_line
 
 _PASSAGE_LISTS = (OFFSET_STARTS, OFFSET_ENDS, HAS_MOST_CONTEXT)
 _TEMPLATE = os.path.join(os.path.dirname(__file__), "report.html")
@@ -75,6 +78,7 @@ class QuestionAnswering(Task[QuestionAnsweringManifest, QuestionAnsweringConfig]
     config_class = QuestionAnsweringConfig
     manifest_class = QuestionAnsweringManifest
     written_files = ("predictions.json", "nbest_predictions.json", "null_odds.json")
+    metrics = METRICS
     fields = ("question", "context")
     answered_by = "sentences"
     readme = os.path.join(os.path.dirname(__file__), "readme.md")
@@ -238,8 +242,27 @@ class QuestionAnswering(Task[QuestionAnsweringManifest, QuestionAnsweringConfig]
         questions = records.lines(QUESTIONS_FILE)
         return Outcome(model, records, predictions, questions, texts, texts)
 
+    def configure(self, config: QuestionAnsweringConfig) -> None:
+        """Scores by `prediction.metric`."""
+        self.score_by(config.prediction.metric)
+
+    def check_metric(self, records: Records) -> None:
+        """Refuses what a metric cannot score, and says where it does not fit the answers."""
+        manifest = records.manifest
+        if self.metric != SQUAD and manifest.has_unanswerable:
+            raise BadInputError(
+                f"{records}: questions without an answer are scored by metric {SQUAD} alone, not "
+                f"by {self.metric}"
+            )
+        check_metric(self.metric, manifest.language, str(records))
+        lines = records.lines(QUESTIONS_FILE)
+        golds = [text for line in lines for text in line["gold_texts"]]
+        advice = advice_on_metric(self.metric, golds, manifest.language)
+        if advice:
+            print_line(f"{records}: {advice}")
+
     def score(self, outcome: Outcome) -> dict[str, float]:
-        """Computes exact match and F1 by the official scripts of SQuAD."""
+        """Computes exact match and F1 by the official script of the metric."""
         model = outcome.model
         has_unanswerable = outcome.records.manifest.has_unanswerable
         return score_answers(
@@ -247,7 +270,14 @@ class QuestionAnswering(Task[QuestionAnsweringManifest, QuestionAnsweringConfig]
             outcome.predictions,
             has_unanswerable=has_unanswerable if model is None else model.has_unanswerable,
             null_threshold=np.inf if model is None else model.null_threshold,
+            metric=self.metric,
+            language=outcome.records.manifest.language,
         )
+
+    def _score_each(self, outcome: Outcome) -> list[dict[str, float]]:
+        """Computes exact match and F1 of each question by the metric."""
+        language = outcome.records.manifest.language
+        return score_each(outcome.gold, outcome.predicted, self.metric, language)
 
     def write(self, outcome: Outcome, output: str) -> None:
         """Writes the files of BERT's code for SQuAD, which the official scripts read."""
@@ -271,7 +301,7 @@ class QuestionAnswering(Task[QuestionAnsweringManifest, QuestionAnsweringConfig]
     def report(self, outcome: Outcome, scores: Mapping[str, float]) -> Report:
         """Returns a report that shows each question with its passage."""
         contexts = outcome.records.lines(CONTEXTS_FILE)
-        each = score_each(outcome.gold, outcome.predicted)
+        each = self._score_each(outcome)
         columns = zip(outcome.gold, outcome.predictions, outcome.predicted, each, strict=True)
         records = []
         for question, answered, text, score in columns:
@@ -282,7 +312,7 @@ class QuestionAnswering(Task[QuestionAnsweringManifest, QuestionAnsweringConfig]
 
     def tables(self, outcome: Outcome) -> list[Table]:
         """Returns tables of scores by the first word of a question, and of the kinds of answers."""
-        each = score_each(outcome.gold, outcome.predicted)
+        each = self._score_each(outcome)
         return [_by_opening(outcome.gold, each), _by_answer(outcome, each)]
 
     def examples(self, records: Records) -> Iterator[list[str | Text]]:

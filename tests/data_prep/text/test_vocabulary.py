@@ -36,6 +36,11 @@ def test_accents_are_kept_on_request(texts, tmp_path):
     assert not any(letter.isupper() for letter in entries if letter not in SPECIAL_TOKENS)
 
 
+@pytest.mark.parametrize("lowercase", [True, False])
+def test_letters_without_case_fit_both_casings(lowercase):
+    check_case([*SPECIAL_TOKENS, "中", "กา", "##ر"], "vocab.txt", TextRules.of(lowercase, False))
+
+
 def test_entries_that_are_no_words_have_no_case():
     """Chinese BERT's vocabulary has `<S>` and `<T>`, and no other capital."""
     pieces = [*SPECIAL_TOKENS, "[unused1]", "<S>", "<T>", "中", "a", "<", "##>"]
