@@ -8,13 +8,14 @@ there is left out, and a run that was killed goes on, so the same command finish
 import json
 import os
 import shutil
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import Any, NamedTuple
 
 import keras
 
 from data_prep.beam.writing import write_pretraining_records
 from data_prep.text.added_words import extend_vocabulary
+from data_prep.text.storage import find_files
 from spanbert_tf.config import PretrainingConfig, load_config, load_run_config, shape_values
 from spanbert_tf.config.positions import reads_indices
 from spanbert_tf.config.run import INPUTS_FILE, PRESET
@@ -42,7 +43,7 @@ from spanbert_tf.studies.held_out_text import (
     read_held_out_text,
 )
 from spanbert_tf.studies.stages import check_enough_records, print_stage
-from spanbert_tf.studies.task_scores import read_task_data, score_of_task
+from spanbert_tf.studies.task_scores import TaskComparison, read_task_data
 from spanbert_tf.terminal import print_line
 from spanbert_tf.training.metrics_log import METRICS_FILE, read_metrics
 from spanbert_tf.training.run_directory import RunDirectory
@@ -118,14 +119,20 @@ def run_adapt(
         raise ConfigurationError("give either --steps or --hours")
     output = without_slash(output)
     check_resumable(output, "an adaptation", _CONTENTS)
-    tasks = [read_task_data(each, task_prepare) for each in task_data]
+    tasks = read_task_data(task_data, task_prepare)
+    find_files(text.input_pattern, follow_links=text.follow_links)  # reports mistakes first
     encoder = converted_preset(preset)
     tokenizer_to_extend(Preset(encoder))  # refuses presets of other projects, and adapters
     shape_of_run = _settings(encoder, load_config(CONFIG).training.steps) + list(overrides)
     place = os.path.join(output, _RUN)
-    load_run_config(CONFIG, shape_of_run, preset=encoder, run=place)  # reports mistakes first
+    load_run_config(CONFIG, shape_of_run, preset=encoder, run=place)
     _note_arguments(output, encoder, text, words=words, steps=steps, hours=hours)
     options = {"num_devices": num_devices, "backend_changed": backend_changed}
+    comparisons = [
+        TaskComparison(task, os.path.join(output, _TASKS, task.folder), options) for task in tasks
+    ]
+    for comparison in comparisons:
+        comparison.prepare("before", encoder)  # a mistake in the files is not told hours later
 
     begin_with = encoder
     if words is not None:
@@ -142,8 +149,7 @@ def run_adapt(
         steps = _steps_in(hours, begin_with, records, output, overrides, num_devices)
         if steps is None:
             return None
-    steps = steps or load_config(CONFIG).training.steps
-    settings = [*_settings(begin_with, steps), *overrides]
+    settings = [*_settings(begin_with, steps or load_config(CONFIG).training.steps), *overrides]
     config = load_run_config(CONFIG, settings, preset=begin_with, run=place)
     model = run_pretraining(config, records, place, begin_with, show_next_steps=False, **options)
     if model is None:
@@ -153,22 +159,21 @@ def run_adapt(
     result = _copy_preset(os.path.join(place, PRESET), os.path.join(output, PRESET))
 
     print_stage("Before and after")
-    with_head = encoder
-    if _masked_lm(encoder) is None:
-        trained = _train_head_alone(
-            encoder, text, records, os.path.join(output, _BEFORE), settings, options
-        )
-        if trained is None:
-            return None
-        with_head = trained
-    measures = _measures_of_text(encoder, with_head, result, records)
-    for task in tasks:
-        folder = os.path.join(output, _TASKS, os.path.splitext(os.path.basename(task.name))[0])
-        measure = score_of_task(task, encoder, result, folder, options)
+
+    def train_head() -> str | None:
+        place = os.path.join(output, _BEFORE)
+        same_records = records if begin_with == encoder else None
+        return _train_head_alone(encoder, text, same_records, place, settings, options)
+
+    measures = _measures_of_text(encoder, result, records, train_head)
+    if measures is None:
+        return None
+    for comparison in comparisons:
+        measure = comparison.measure(encoder, result)
         if measure is None:
             return None
         measures.append(measure)
-    _print_summary(output, preset, text, measures, steps)
+    _print_summary(output, preset, text, measures, config.training.steps)
     return measures
 
 
@@ -202,7 +207,8 @@ def _note_arguments(output: str, encoder: str, text: TextSource, **numbers: floa
     for name, value in numbers.items():
         inputs[f"--{name}"] = None if value is None else str(value)
     directory = RunDirectory(output)
-    directory.check_inputs(inputs)
+    if any(os.path.isdir(os.path.join(output, part)) for part in (_EXTENDED, _RECORDS)):
+        directory.check_inputs(inputs)  # a call that failed before these can be corrected
     directory.write_inputs(inputs)
 
 
@@ -283,28 +289,30 @@ def _steps_in(
 
 
 def _copy_preset(preset: str, output: str) -> str:
-    """Copies a preset unless it was copied before, and returns its directory."""
-    if not os.path.isdir(output):
-        with Output(output, PRESET_KIND).written() as unfinished:
+    """Copies a preset unless the same was copied before, and returns its directory."""
+    if not os.path.isdir(output) or golden_digest(output) != golden_digest(preset):
+        with Output(output, PRESET_KIND, overwrite=True).written() as unfinished:
             shutil.copytree(preset, unfinished, dirs_exist_ok=True)
     return output
-
-
-def _masked_lm(preset: str) -> SpanBertMaskedLM | None:
-    """The masked-language model of a preset; `None` if its head was never trained."""
-    model = Preset(preset).task(SpanBertMaskedLM)
-    return model if model.is_head_trained else None
 
 
 def _train_head_alone(
     encoder: str,
     text: TextSource,
-    records: str,
+    records: str | None,
     output: str,
     settings: Sequence[str],
     options: dict[str, Any],
 ) -> str | None:
     """Trains a head on an encoder that stays as it is, so that its loss can be measured.
+
+    Args:
+        encoder: preset of the encoder.
+        text: the text.
+        records: its records with the encoder's own vocabulary; `None`: they are written here.
+        output: directory for the run.
+        settings: of the run that trained the encoder further.
+        options: arguments of `run_pretraining`.
 
     Returns:
         The preset; `None` if a signal ended the run.
@@ -314,29 +322,30 @@ def _train_head_alone(
     steps = load_config(CONFIG, settings).training.steps
     alone = [*settings, f"training.head_steps={steps}", "training.initial_encoder_share=0"]
     config = load_run_config(CONFIG, alone, preset=encoder, run=run)
-    own_records = records
-    if Preset(encoder).tokenizer.vocabulary_size() != _vocabulary_size(records):
-        own_records = os.path.join(output, _RECORDS)
-        _write_records(encoder, text, own_records, config)
-    model = run_pretraining(config, own_records, run, encoder, show_next_steps=False, **options)
+    if records is None:
+        records = os.path.join(output, _RECORDS)
+        _write_records(encoder, text, records, config)
+    model = run_pretraining(config, records, run, encoder, show_next_steps=False, **options)
     if model is None:
         return None
+    del model
     keras.backend.clear_session()
     return os.path.join(run, PRESET)
 
 
-def _vocabulary_size(records: str) -> int:
-    return PretrainingManifest.load(records).vocabulary_size
-
-
-def _measures_of_text(encoder: str, with_head: str, result: str, records: str) -> list[Measure]:
+def _measures_of_text(
+    encoder: str, result: str, records: str, train_head: Callable[[], str | None]
+) -> list[Measure] | None:
     """Measures both encoders on the held-out text.
 
     Args:
         encoder: preset of the encoder as it was.
-        with_head: preset of the same encoder with a trained head.
         result: preset of the new encoder.
         records: records of the run.
+        train_head: returns the preset of the first encoder with a trained head, if it has none.
+
+    Returns:
+        What was measured; `None` if `train_head` returned `None`.
     """
     tokenizers = [Preset(name).tokenizer for name in (encoder, result)]
     held_out = read_held_out_text(records, tokenizers)
@@ -346,19 +355,30 @@ def _measures_of_text(encoder: str, with_head: str, result: str, records: str) -
     measures = [Measure("pieces a word", before, after, None)]
     if reads_indices(Preset(result).encoder(load_weights=False).position_embeddings):
         return measures  # SegaBERT's positions need sentences, of which words alone are known
-    losses = []
-    for preset, tokenizer in zip((with_head, result), tokenizers, strict=True):
-        losses.append(_loss(held_out, preset, tokenizer))
-        keras.backend.clear_session()
-    loss_before, loss_after = losses
+    loss_before = _loss(held_out, encoder)
+    if loss_before is None:
+        with_head = train_head()
+        if with_head is None:
+            return None
+        loss_before = _loss(held_out, with_head)
+    loss_after = _loss(held_out, result)
+    assert loss_after is not None  # the run has trained its head
     measures.append(Measure("masked-LM loss a character, in nats", loss_before, loss_after, "min"))
     return measures
 
 
-def _loss(held_out: HeldOutText, preset: str, tokenizer: keras.layers.Layer) -> float:
-    model = _masked_lm(preset)
-    assert model is not None  # a run has trained its head, or the preset came with one
-    return loss_per_character(held_out, model, tokenizer)
+def _loss(held_out: HeldOutText, preset: str) -> float | None:
+    """The loss a character of a preset; `None` if its head was never trained."""
+    opened = Preset(preset)
+    if not opened.holds(SpanBertMaskedLM):
+        return None
+    model = opened.task(SpanBertMaskedLM)
+    loss = None
+    if model.is_head_trained:
+        loss = loss_per_character(held_out, model, opened.tokenizer)
+    del model
+    keras.backend.clear_session()
+    return loss
 
 
 def _print_summary(

@@ -1,8 +1,10 @@
 """Scores of a task from two encoders that are fine-tuned in the same way, for `adapt`."""
 
+import glob
 import os
 import shlex
-from collections.abc import Sequence
+import shutil
+from collections.abc import Mapping, Sequence
 from typing import Any, NamedTuple
 
 import click
@@ -10,7 +12,8 @@ import keras
 
 from data_prep.cli import prepare
 from spanbert_tf.config import FinetuningConfig
-from spanbert_tf.errors import BadInputError, ConfigurationError
+from spanbert_tf.errors import BadInputError, ConfigurationError, MismatchError
+from spanbert_tf.files.contents import sha256
 from spanbert_tf.studies.before_and_after import Measure
 from spanbert_tf.studies.stages import print_stage
 from spanbert_tf.tasks.finetuning import best_evaluation, run_finetuning
@@ -18,6 +21,10 @@ from spanbert_tf.tasks.lookup import open_records
 from spanbert_tf.tasks.table import commands_of_task, load_task, load_task_config
 from spanbert_tf.tasks.text_classification.glue import GLUE_TASKS
 from spanbert_tf.training.checkpoints import Best
+from spanbert_tf.training.run_directory import RunDirectory
+
+_PARTS = ("train", "dev")
+_RUN = "run"
 
 
 class TaskData(NamedTuple):
@@ -35,18 +42,51 @@ class TaskData(NamedTuple):
     directory: str
     command: list[str]
 
+    @property
+    def folder(self) -> str:
+        """The name of a folder for the task."""
+        return os.path.splitext(os.path.basename(self.name))[0]
 
-def read_task_data(given: str, task_prepare: Sequence[str]) -> TaskData:
-    """Reads a value of `--task-data` and the `--task-prepare` that belongs to it."""
+
+def read_task_data(task_data: Sequence[str], task_prepare: Sequence[str]) -> list[TaskData]:
+    """Reads the values of `--task-data`, and of the `--task-prepare` that belong to them.
+
+    Raises:
+        BadInputError: a directory has not one `train.*` and one `dev.*`.
+        ConfigurationError: a value is not as it must be, or there are two of a task.
+    """
+    commands = {}
+    for given in task_prepare:
+        name, is_pair, command = given.partition("=")
+        if not name or not is_pair:
+            raise ConfigurationError(f"--task-prepare {given}: is not TASK=COMMAND")
+        commands[name] = command
+    tasks: dict[str, TaskData] = {}
+    for given in task_data:
+        task = _read_task(given, commands)
+        if task.folder in tasks:
+            raise ConfigurationError(
+                f"--task-data {given}: a task named {task.folder} is given already; copy its "
+                "configuration to a file of another name"
+            )
+        tasks[task.folder] = task
+    unused = set(commands).difference(task.name for task in tasks.values())
+    if unused:
+        raise ConfigurationError(
+            f"--task-prepare {min(unused)}: belongs to no --task-data; give that, too"
+        )
+    return list(tasks.values())
+
+
+def _read_task(given: str, commands: Mapping[str, str]) -> TaskData:
     name, _, directory = given.partition("=")
     if not name or not directory:
         raise ConfigurationError(f"--task-data {given}: is not TASK=DIR")
     if not os.path.isdir(directory):
         raise BadInputError(f"{directory}: is no directory; --task-data is TASK=DIR")
     config = load_task_config(name)
-    for part in ("train", "dev"):
+    for part in _PARTS:
         _file_of(directory, part)
-    commands = dict(each.split("=", 1) for each in task_prepare if "=" in each)
     command = shlex.split(commands.get(name, ""))
     dataset = getattr(config.data, "dataset", None)
     if not command and dataset in GLUE_TASKS:
@@ -67,33 +107,81 @@ def _file_of(directory: str, part: str) -> str:
     return os.path.join(directory, found[0])
 
 
-def score_of_task(
-    task: TaskData, encoder: str, result: str, output: str, options: dict[str, Any]
-) -> Measure | None:
-    """Fine-tunes both encoders in the same way; `None` if a signal ended a run."""
-    values = []
-    for name, preset in (("before", encoder), ("after", result)):
-        print_stage(f"{task.name}, {name}")
-        place = os.path.join(output, name)
-        train, dev = (os.path.join(place, part) for part in ("train", "dev"))
-        _prepare_task(task, "train", preset, train)
-        _prepare_task(task, "dev", preset, dev, training_records=train)
-        scores = run_finetuning(
-            task.config,
-            preset,
-            train,
-            os.path.join(place, "run"),
-            dev,
-            show_next_steps=False,
-            **options,
-        )
-        if scores is None:
-            return None
-        best = _best_of(task.config, dev)
-        values.append(scores[best.metric])
-        keras.backend.clear_session()
-    before, after = values
-    return Measure(f"{task.name}: {best.metric}", before, after, best.mode, num_digits=2)
+class TaskComparison:
+    """Fine-tunes two encoders in the same way, and compares their scores.
+
+    Args:
+        task: the data of the task.
+        directory: gets the records and the runs, in a folder for each encoder. What an earlier call
+            has left there is used again if it was made of the same files.
+        options: arguments of `run_finetuning`.
+
+    Raises:
+        MismatchError: a run there was begun with other files, or by another `prepare` command.
+    """
+
+    def __init__(self, task: TaskData, directory: str, options: Mapping[str, Any]) -> None:
+        self._task = task
+        self._directory = directory
+        self._options = options
+        self._note_inputs()
+
+    def _note_inputs(self) -> None:
+        digests = [sha256(_file_of(self._task.directory, part)) for part in _PARTS]
+        inputs = {
+            f"--task-data {self._task.name}": " ".join(digests),
+            f"--task-prepare {self._task.name}": shlex.join(self._task.command),
+        }
+        noted = RunDirectory(self._directory)
+        try:
+            noted.check_inputs(inputs)
+        except MismatchError:
+            if glob.glob(os.path.join(glob.escape(self._directory), "*", _RUN)):
+                raise
+            shutil.rmtree(self._directory)  # records of files that have been corrected
+        noted.write_inputs(inputs)
+
+    def prepare(self, name: str, preset: str) -> None:
+        """Writes the records of both files for an encoder, unless they are there.
+
+        Args:
+            name: folder of the encoder.
+            preset: its preset.
+
+        Raises:
+            BadInputError: a file cannot be used.
+            ConfigurationError: the `prepare` command has no such options.
+        """
+        train, dev = self._records(name)
+        _prepare_task(self._task, "train", preset, train)
+        _prepare_task(self._task, "dev", preset, dev, training_records=train)
+
+    def measure(self, encoder: str, result: str) -> Measure | None:
+        """Fine-tunes both encoders and returns their scores; `None` if a signal ended a run.
+
+        Args:
+            encoder: preset of the encoder as it was.
+            result: preset of the new encoder.
+        """
+        values = []
+        for name, preset in (("before", encoder), ("after", result)):
+            print_stage(f"{self._task.name}, {name}")
+            self.prepare(name, preset)
+            train, dev = self._records(name)
+            run = os.path.join(self._directory, name, _RUN)
+            scores = run_finetuning(
+                self._task.config, preset, train, run, dev, show_next_steps=False, **self._options
+            )
+            if scores is None:
+                return None
+            best = _best_of(self._task.config, dev)
+            values.append(scores[best.metric])
+            keras.backend.clear_session()
+        before, after = values
+        return Measure(f"{self._task.name}: {best.metric}", before, after, best.mode, num_digits=2)
+
+    def _records(self, name: str) -> list[str]:
+        return [os.path.join(self._directory, name, part) for part in _PARTS]
 
 
 def _best_of(config: FinetuningConfig, records: str) -> Best:

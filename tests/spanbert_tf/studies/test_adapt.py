@@ -1,19 +1,31 @@
 """`adapt`: the commands of its page on tiny data, and what it refuses."""
 
+import glob
 import json
 import os
 import pathlib
 import random
 import re
 import shlex
+import shutil
+import signal
+import subprocess
+import time
 
 import pyarrow
 import pyarrow.parquet
 import pytest
-from torch_models import save_torch_model, torch_model
+import transformers
+from commands_on_jax import run_on_jax
+from torch_models import VOCABULARY, save_torch_model, torch_model
 
 from spanbert_tf.cli import main
-from spanbert_tf.studies.adapt import _steps_in
+from spanbert_tf.errors import MismatchError
+from spanbert_tf.files.preset import golden_digest
+from spanbert_tf.process import command_line
+from spanbert_tf.studies.adapt import TextSource, _copy_preset, _note_arguments, _steps_in
+from spanbert_tf.studies.task_scores import TaskComparison, read_task_data
+from spanbert_tf.training.metrics_log import read_metrics
 
 WORDS = ["the", "a", "cat", "dog", "sat", "cats", "dogs", "on", "mat", "mats", "zoe", "paid"]
 PAGE = pathlib.Path(__file__).parents[3] / "docs" / "adapting.md"
@@ -98,11 +110,20 @@ def test_the_commands_of_the_page_run(folder, capsys):
         ("--task-data rte=nowhere", "nowhere: is no directory"),
         ("--task-data rte=empty", "has 0 files train.*"),
         ("--task-data no_such=topics", "no_such"),
+        ("--task-data rte=topics --task-data rte=topics", "a task named rte is given already"),
+        ("--task-prepare glue", "is not TASK=COMMAND"),
+        ("--task-data rte=topics --task-prepare cola=glue", "cola: belongs to no --task-data"),
+        ("--input nowhere-3", "nowhere-3"),
+        ("--preset t5", "t5: is a t5 model of Hugging Face, no preset; BERT's alone can be"),
     ],
 )
 def test_mistakes_are_told_before_anything_is_written(options, message, folder, capsys):
     (folder / "empty").mkdir()
-    words = f"adapt --preset nowhere-2 --input posts.parquet --output mine {options}"
+    (folder / "t5").mkdir()
+    (folder / "t5" / "config.json").write_text('{"model_type": "t5"}')
+    if "--preset" not in options:
+        options += " --preset nowhere-2"
+    words = f"adapt --input posts.parquet --output mine {options}"
     code, printed = run(words.split(), capsys)
     assert code == 2
     assert message in printed.err
@@ -117,6 +138,144 @@ def test_another_folder_is_not_touched(folder, capsys):
     assert code == 2
     assert "mine: exists already" in printed.err
     assert os.listdir("mine") == ["thesis.txt"]
+
+
+def test_arguments_can_be_corrected_until_something_was_made_by_them(tmp_path):
+    def note(*input_pattern):
+        _note_arguments(str(tmp_path / "mine"), "preset", TextSource(input_pattern), words=3)
+
+    note("a.csv")
+    note("b.csv")
+    (tmp_path / "mine" / "records").mkdir()
+    note("b.csv")
+    with pytest.raises(MismatchError, match="mine: this run was begun with another --input"):
+        note("a.csv")
+
+
+def test_files_of_a_task_can_be_corrected_until_a_run_was_begun_with_them(folder):
+    def compare():
+        (task,) = read_task_data(["classification_small=topics"], [])
+        return TaskComparison(task, "compared", {})
+
+    compare()
+    os.makedirs("compared/before/train")
+    compare()
+    assert os.path.exists("compared/before/train")
+    (folder / "topics" / "dev.csv").write_text("text,label\nthe cat,cats\n")
+    compare()
+    assert not os.path.exists("compared/before")
+    os.makedirs("compared/before/run")
+    compare()
+    (folder / "topics" / "dev.csv").write_text("text,label\nthe dog,dogs\n")
+    with pytest.raises(MismatchError, match="compared: this run was begun with another --task-dat"):
+        compare()
+    assert os.path.exists("compared/before/run")
+
+
+def test_a_preset_is_copied_again_if_the_run_has_written_it_again(tmp_path):
+    def write(content):
+        (tmp_path / "run").mkdir(exist_ok=True)
+        (tmp_path / "run" / "golden.json").write_text(content)
+        (tmp_path / "run" / "model.weights.h5").write_text(content)
+
+    copy = tmp_path / "copy"
+    for content in ("first", "first", "second"):
+        write(content)
+        assert _copy_preset(str(tmp_path / "run"), str(copy)) == str(copy)
+        assert {path.read_text() for path in copy.iterdir()} == {content}
+
+
+SMALL = (
+    "--set training.batch_size=4 training.log_every=4 training.checkpoint_every_steps=4 "
+    "training.keep_checkpoints=true"
+)
+ADAPT = f"adapt --preset my-encoder --input posts.parquet --text-column body {SMALL}"
+KILLED = (
+    f"{ADAPT} --words 2 --steps 12 --task-data tiny.yaml=topics --task-prepare "
+    "'tiny.yaml=classification --text-column text --label-column label --sequence-length 64'"
+)
+
+
+@pytest.fixture
+def headless(folder):
+    """The encoder is one without a head, and its vocabulary has rows for words."""
+    vocabulary = [*VOCABULARY, *(f"[unused{number}]" for number in range(30))]
+    model = torch_model(transformers.BertModel, max_position_embeddings=64, vocab_size=48)
+    save_torch_model(model, folder / "my-encoder", vocabulary)
+    (folder / "tiny.yaml").write_text(
+        "base: classification_small\ntraining: {epochs: 1, batch_size: 8, seed: 1, log_every: 1}\n"
+        "data: {sequence_length: 64}\n"
+    )
+    return folder
+
+
+def kill_when_there_is(pattern, arguments):
+    """Starts a command and kills it with its children as soon as a path exists."""
+    child = subprocess.Popen(
+        command_line(arguments), start_new_session=True, stdout=subprocess.DEVNULL
+    )
+    while not glob.glob(pattern, include_hidden=True):
+        assert child.poll() is None, pattern
+        time.sleep(0.001)
+    os.killpg(child.pid, signal.SIGKILL)
+    assert child.wait() == -signal.SIGKILL, pattern
+
+
+@pytest.mark.slow
+def test_killed_in_each_stage_it_ends_in_the_same_table_and_bits(headless, capsys):
+    """The words go to rows `[unusedN]`, so both vocabularies are as large."""
+    code, printed = run([*shlex.split(KILLED), "--output", "straight"], capsys)
+    assert code == 0, printed.err
+    page = (headless / "straight" / "README.md").read_text()
+    assert len(re.findall(r"^\| (?!---).*\d", page, re.MULTILINE)) == 3  # two of the text, a task
+    shutil.rmtree("keras")
+    arguments = [*shlex.split(KILLED), "--output", "killed"]
+    stages = [
+        "keras/models/spanbert_tf/*.lock",
+        "killed/tasks/tiny/before/train*",
+        "killed/extended.incomplete",
+        "killed/records.incomplete",
+        "killed/run/checkpoints/step-*4",
+        "killed/before/run/checkpoints/step-*8",
+        "killed/tasks/tiny/after/run/config.yaml",
+    ]
+    for stage in stages:
+        kill_when_there_is(stage, arguments)
+    code, printed = run(arguments, capsys)
+    assert code == 0, printed.err
+    assert (headless / "killed" / "README.md").read_text() == page
+    for preset in ("preset", "before/run/preset", "tasks/tiny/after/run/preset"):
+        digests = {golden_digest(f"{output}/{preset}") for output in ("straight", "killed")}
+        assert len(digests) == 1, preset
+
+
+@pytest.mark.slow
+def test_hours_are_as_many_steps_as_were_measured(headless, capsys):
+    arguments = [*ADAPT.split(), "--hours", "0.002", "--output", "mine"]
+    code, printed = run(arguments, capsys)
+    assert code == 0, printed.err
+    (told,) = re.findall(r"a step takes .* s here: ([\d,]+) steps in 0.002 hours", printed.out)
+    steps = int(told.replace(",", ""))
+    assert _last_step("mine/run") == _last_step("mine/before/run") == steps
+    assert f"in {told} steps" in (headless / "mine" / "README.md").read_text()
+    code, printed = run(arguments, capsys)  # the speed is not measured again
+    assert (code, "a step takes" in printed.out) == (0, False)
+    code, printed = run([*arguments[:-3], "1e-6", "--output", "short"], capsys)
+    assert code == 2
+    assert "--hours 1e-06: are 0 steps here, and fewer than 10 change nothing" in printed.err
+
+
+def _last_step(run_directory):
+    return read_metrics(f"{run_directory}/metrics.jsonl")[-1]["step"]
+
+
+@pytest.mark.slow
+def test_it_adapts_on_jax(headless):
+    pytest.importorskip("jax")
+    child, (status,) = run_on_jax([*ADAPT.split(), "--steps", "12", "--output", "mine"])
+    assert status == 0, child.stderr
+    page = (headless / "mine" / "README.md").read_text()
+    assert re.search(r"masked-LM loss a character, in nats \| \d\.\d+ \| \d\.\d+ \|", page)
 
 
 def test_speed_is_kept(tmp_path):
