@@ -119,6 +119,74 @@ def test_two_workers_train_what_one_does_also_after_a_preemption(
         assert line == pytest.approx(other, abs=1e-4)
 
 
+_RECORDER = """
+import os
+
+import keras
+
+
+class Recorder(keras.callbacks.Callback):
+    def __init__(self, path, fails_at=None, stops_at=None):
+        super().__init__()
+        self.path, self.fails_at, self.stops_at = path, fails_at, stops_at
+
+    def note(self, hook, number):
+        with open(f"{self.path}.{os.getpid()}", "a") as file:
+            file.write(f"{hook} {number}\\n")
+
+    def on_train_batch_end(self, batch, logs=None):
+        self.note("batch", batch)
+        if batch == self.fails_at:
+            raise KeyError("no such project")
+        self.model.stop_training = batch == self.stops_at
+
+    def on_epoch_end(self, epoch, logs=None):
+        self.note("epoch", epoch)
+"""
+
+
+def test_the_chief_alone_calls_back_and_what_it_decides_ends_both(
+    config_file, tiny_records, tmp_path, monkeypatch
+):
+    """A failure leaves the step saved; a stop is of both workers; the same command goes on."""
+    (tmp_path / "my_recorder.py").write_text(_RECORDER)
+    monkeypatch.setenv("PYTHONPATH", str(tmp_path))
+    run = tmp_path / "run"
+
+    def train(number, **options):
+        arguments = json.dumps({"path": str(tmp_path / f"notes-{number}"), **options})
+        own = f"training.callbacks=[{{'my_recorder:Recorder': {arguments}}}]"
+        periods = ("training.log_every=2", "training.evaluate_every=6")
+        workers = _start_workers(config_file, tiny_records, run, (*periods, own))
+        outputs = [worker.communicate(timeout=LOST_WORKER_LIMIT) for worker in workers]
+        (notes,) = tmp_path.glob(f"notes-{number}.*")  # one process has written them
+        steps = sorted(path.name for path in (run / "checkpoints").iterdir() if path.is_dir())
+        return (
+            [worker.returncode for worker in workers],
+            outputs,
+            notes.read_text().split("\n"),
+            steps,
+        )
+
+    statuses, outputs, notes, steps = train(1, fails_at=3)
+    assert statuses == [1, 1], outputs
+    assert outputs[0][1].startswith(
+        "spanbert-tf: training.callbacks: my_recorder:Recorder failed in on_train_batch_end"
+    )
+    assert len(outputs[1][1].strip().splitlines()) == 1, outputs  # the other one says it is lost
+    assert notes == ["batch 1", "batch 3"]
+    assert steps == ["step-00000004"]
+    statuses, outputs, notes, steps = train(2, stops_at=7)
+    assert statuses == [0, 0], outputs
+    assert "a callback has stopped the training: saved step 8 of 12" in outputs[0][0]
+    assert notes == ["batch 5", "epoch 0", "batch 7"]
+    assert steps[-1] == "step-00000008"
+    statuses, outputs, notes, steps = train(3)
+    assert statuses == [0, 0], outputs
+    assert notes == ["batch 9", "batch 11", "epoch 1"]
+    assert steps[-1] == "step-00000012"
+
+
 _UPDATE = """
 import json, os, sys
 import keras, numpy as np, tensorflow as tf
