@@ -22,8 +22,11 @@ def is_remote(path: str | os.PathLike) -> bool:
 
 
 def is_work_file(name: str) -> bool:
-    """Whether a file in an output directory is a lock or an unfinished output."""
-    return name == LOCK or name.endswith(UNFINISHED)
+    """Whether a file in an output directory is a lock or an unfinished output.
+
+    A kill leaves both: the lock of the directory, and those of outputs in it (`.NAME.lock`).
+    """
+    return (name.startswith(".") and name.endswith(LOCK)) or name.endswith(UNFINISHED)
 
 
 def check_mounted(path: str | os.PathLike) -> None:

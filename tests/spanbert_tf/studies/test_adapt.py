@@ -15,12 +15,15 @@ import time
 import pyarrow
 import pyarrow.parquet
 import pytest
+import tensorflow as tf
 import transformers
 from commands_on_jax import run_on_jax
 from torch_models import VOCABULARY, save_torch_model, torch_model
 
 from spanbert_tf.cli import main
 from spanbert_tf.errors import MismatchError
+from spanbert_tf.files.lock import output_lock
+from spanbert_tf.files.paths import check_resumable
 from spanbert_tf.files.preset import golden_digest
 from spanbert_tf.process import command_line
 from spanbert_tf.studies.adapt import TextSource, _copy_preset, _note_arguments, _steps_in
@@ -51,6 +54,10 @@ def folder(tmp_path, monkeypatch):
             label = ("cats", "dogs")[number % 2]
             lines.append(f"{' '.join(source.choices(WORDS, k=5))} {label},{label}")
         (tmp_path / "topics" / f"{part}.csv").write_text("\n".join(lines) + "\n")
+    (tmp_path / "tiny.yaml").write_text(
+        "base: classification_small\ntraining: {epochs: 1, batch_size: 8}\n"
+        "data: {sequence_length: 64}\n"
+    )
     return tmp_path
 
 
@@ -61,42 +68,46 @@ def run(arguments, capsys):
     return end.value.code, printed
 
 
+def commands_of_page(number, replaced):
+    """The commands of one of the page's blocks, made small by replacing some of their words."""
+    block = re.findall(r"^```bash\n(.*?)^```", PAGE.read_text(), re.MULTILINE | re.DOTALL)[number]
+    block = block.replace("\\\n", " ")
+    for old, new in replaced.items():
+        assert old in block
+        block = block.replace(old, new)
+    commands = [shlex.split(line) for line in block.splitlines() if line]
+    assert all(program == "spanbert-tf" for program, *_ in commands)
+    return [arguments for _, *arguments in commands]
+
+
 @pytest.mark.slow
 def test_the_commands_of_the_page_run(folder, capsys):
     """A directory of Hugging Face and a Parquet file in; adapted, fine-tuned and exported out."""
-    text = PAGE.read_text()
-    (block,) = re.findall(r"^```bash\n(.*?)^```", text, re.MULTILINE | re.DOTALL)[:1]
-    smaller = {
+    replaced = {
         "--words 1000": "--words 2",
         "--hours 2": "--steps 10 --set training.batch_size=4",
         "--sequence-length 128": "--sequence-length 64",
         "classification_small": "tiny.yaml",
     }
-    for old, new in smaller.items():
-        assert old in block
-        block = block.replace(old, new)
-    (folder / "tiny.yaml").write_text(
-        "base: classification_small\ntraining:\n  epochs: 1\n  batch_size: 8\n"
-        "data:\n  sequence_length: 64\n"
-    )
-    lines = [line for line in block.replace("\\\n", " ").splitlines() if line]
-    for line in lines:
-        program, *arguments = shlex.split(line)
-        assert program == "spanbert-tf"
+    commands = commands_of_page(0, replaced)
+    assert [words[0] for words in commands] == ["adapt", "prepare", "finetune", "export"]
+    for arguments in commands:
         code, printed = run(arguments, capsys)
         assert code == 0, printed.err
-    assert os.path.exists("served/1/saved_model.pb")
+    served = tf.saved_model.load("served/1").signatures["serving_default"]
+    answer = served(text=tf.constant(["the mats cats", "the mats dogs"]))
+    assert all(values.shape[0] == 2 for values in answer.values())
     page = (folder / "mine" / "README.md").read_text()
     assert re.search(r"\| pieces a word \| 1\.\d+ \| 1\.\d+ \|", page)
     assert "masked-LM loss a character" in page
     vocabulary = (folder / "mine" / "preset" / "assets/tokenizer/vocabulary.txt").read_text()
     assert {"cats", "mats"} & set(vocabulary.splitlines())
     # The first command again: all is there, and it says the same.
-    code, printed = run(shlex.split(lines[0])[1:], capsys)
+    code, printed = run(commands[0], capsys)
     assert code == 0, printed.err
     assert (folder / "mine" / "README.md").read_text() == page
     # Other arguments are another adaptation.
-    code, printed = run([*shlex.split(lines[0])[1:], "--document-separator", "x"], capsys)
+    code, printed = run([*commands[0], "--document-separator", "x"], capsys)
     assert code == 2
     assert "begun with another --document-separator" in printed.err
 
@@ -138,6 +149,13 @@ def test_another_folder_is_not_touched(folder, capsys):
     assert code == 2
     assert "mine: exists already" in printed.err
     assert os.listdir("mine") == ["thesis.txt"]
+
+
+def test_a_lock_that_a_kill_left_is_no_other_thing(tmp_path):
+    output = str(tmp_path / "mine")
+    with output_lock(os.path.join(output, "extended"), "adapt"):
+        assert os.listdir(output)
+        check_resumable(output, "an adaptation", ())
 
 
 def test_arguments_can_be_corrected_until_something_was_made_by_them(tmp_path):
@@ -189,11 +207,7 @@ SMALL = (
     "--set training.batch_size=4 training.log_every=4 training.checkpoint_every_steps=4 "
     "training.keep_checkpoints=true"
 )
-ADAPT = f"adapt --preset my-encoder --input posts.parquet --text-column body {SMALL}"
-KILLED = (
-    f"{ADAPT} --words 2 --steps 12 --task-data tiny.yaml=topics --task-prepare "
-    "'tiny.yaml=classification --text-column text --label-column label --sequence-length 64'"
-)
+ADAPT = f"adapt --preset my-encoder --input posts.parquet --text-column body {SMALL}".split()
 
 
 @pytest.fixture
@@ -202,10 +216,6 @@ def headless(folder):
     vocabulary = [*VOCABULARY, *(f"[unused{number}]" for number in range(30))]
     model = torch_model(transformers.BertModel, max_position_embeddings=64, vocab_size=48)
     save_torch_model(model, folder / "my-encoder", vocabulary)
-    (folder / "tiny.yaml").write_text(
-        "base: classification_small\ntraining: {epochs: 1, batch_size: 8, seed: 1, log_every: 1}\n"
-        "data: {sequence_length: 64}\n"
-    )
     return folder
 
 
@@ -223,13 +233,22 @@ def kill_when_there_is(pattern, arguments):
 
 @pytest.mark.slow
 def test_killed_in_each_stage_it_ends_in_the_same_table_and_bits(headless, capsys):
-    """The words go to rows `[unusedN]`, so both vocabularies are as large."""
-    code, printed = run([*shlex.split(KILLED), "--output", "straight"], capsys)
+    """The second command of the page. The words go to rows `[unusedN]`: the vocabulary is as large
+    as before.
+    """
+    replaced = {
+        "--words 1000": f"--words 2 --steps 12 {SMALL}",
+        "classification_small": "tiny.yaml",
+        "--label-column label": "--label-column label --sequence-length 64",
+        "--output mine": "",
+    }
+    (command,) = commands_of_page(1, replaced)
+    code, printed = run([*command, "--output", "straight"], capsys)
     assert code == 0, printed.err
     page = (headless / "straight" / "README.md").read_text()
     assert len(re.findall(r"^\| (?!---).*\d", page, re.MULTILINE)) == 3  # two of the text, a task
     shutil.rmtree("keras")
-    arguments = [*shlex.split(KILLED), "--output", "killed"]
+    arguments = [*command, "--output", "killed"]
     stages = [
         "keras/models/spanbert_tf/*.lock",
         "killed/tasks/tiny/before/train*",
@@ -251,7 +270,7 @@ def test_killed_in_each_stage_it_ends_in_the_same_table_and_bits(headless, capsy
 
 @pytest.mark.slow
 def test_hours_are_as_many_steps_as_were_measured(headless, capsys):
-    arguments = [*ADAPT.split(), "--hours", "0.002", "--output", "mine"]
+    arguments = [*ADAPT, "--hours", "0.002", "--output", "mine"]
     code, printed = run(arguments, capsys)
     assert code == 0, printed.err
     (told,) = re.findall(r"a step takes .* s here: ([\d,]+) steps in 0.002 hours", printed.out)
@@ -272,7 +291,7 @@ def _last_step(run_directory):
 @pytest.mark.slow
 def test_it_adapts_on_jax(headless):
     pytest.importorskip("jax")
-    child, (status,) = run_on_jax([*ADAPT.split(), "--steps", "12", "--output", "mine"])
+    child, (status,) = run_on_jax([*ADAPT, "--steps", "12", "--output", "mine"])
     assert status == 0, child.stderr
     page = (headless / "mine" / "README.md").read_text()
     assert re.search(r"masked-LM loss a character, in nats \| \d\.\d+ \| \d\.\d+ \|", page)
