@@ -240,7 +240,7 @@ def case_options_with(default: bool | None, lowercase: str, accents: str) -> _De
 
 
 _LOWERCASE_HELP = "Lower-case the text and strip accents.  [default: cased]"
-_ACCENTS_HELP = "With --lowercase: strip no accents (German uncased models)."
+_ACCENTS_HELP = "With --lowercase: strip no accents and vowel signs (German, Hindi, Thai)."
 case_options = case_options_with(default=False, lowercase=_LOWERCASE_HELP, accents=_ACCENTS_HELP)
 
 

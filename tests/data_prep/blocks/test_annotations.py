@@ -165,5 +165,52 @@ def test_what_cannot_find_the_annotations_is_refused(tmp_path):
         check_annotations(["entities"], str(tmp_path / "blank"))
 
 
+@pytest.fixture(scope="module")
+def chinese_model(tmp_path_factory):
+    """A model of Chinese with all components, for which spaCy has no rule of noun phrases."""
+    language = spacy.blank("zh")
+    ruler = language.add_pipe("entity_ruler", name="ner")
+    ruler.add_patterns([{"label": "GPE", "pattern": "北京"}, {"label": "DATE", "pattern": "今天"}])
+    for name in ("tagger", "parser"):
+        language.add_pipe("sentencizer", name=name)
+    language.add_pipe("attribute_ruler")
+    path = tmp_path_factory.mktemp("chinese") / "model"
+    language.to_disk(path)
+    return str(path)
+
+
+def test_what_a_model_lacks_is_told_and_the_rest_is_written(chinese_model, tmp_path, capsys):
+    (tmp_path / "text").write_text("今天他在北京。\n\n北京很大。", encoding="utf-8")
+    entries = ["[PAD]", "[UNK]", "[CLS]", "[SEP]", "[MASK]", *"今天他在北京很大。"]
+    (tmp_path / "vocab.txt").write_text("\n".join(entries) + "\n", encoding="utf-8")
+    manifest = write_pretraining_records(
+        str(tmp_path / "text"),
+        vocabulary=str(tmp_path / "vocab.txt"),
+        language="zh",
+        output=str(tmp_path / "records"),
+        validation_fraction=0,
+        annotate=("entities", "noun_phrases"),
+        spacy_model=chinese_model,
+    )
+    assert (
+        f"--spacy-model {chinese_model}: spaCy has no rule for noun phrases of language zh: "
+        "records get no noun phrases, only entities"
+    ) in capsys.readouterr().out.splitlines()
+    assert manifest.annotations == ("entities",)
+    (record,) = read_records(tmp_path / "records", manifest)
+    spans = zip(record["entity_starts"], record["entity_ends"], strict=True)
+    found = [
+        [entries[token] for token in record["token_ids"][start : end + 1]] for start, end in spans
+    ]
+    assert found == [["北", "京"], ["北", "京"]]
+
+
+def test_a_model_that_finds_none_of_the_annotations_is_refused(chinese_model):
+    with pytest.raises(
+        ConfigurationError, match=r"no rule for noun phrases .*; name another model"
+    ):
+        check_annotations(["noun_phrases"], chinese_model)
+
+
 def test_no_annotation_needs_no_model():
     assert check_annotations([], "en_model_that_is_nowhere") == ()

@@ -144,3 +144,20 @@ def test_tokens_of_a_piece_of_text(gaps_and_sizes, data):
     ids, positions = np.zeros(len(starts), int), np.zeros([len(starts), 0], int)
     text = TokenizedText(ids, np.array(starts), np.array(ends), positions)
     assert text.span(first, after) == expected
+
+
+@pytest.mark.parametrize("language", ["th", "en"])
+def test_phrases_are_as_long_as_words_where_spaces_part_phrases(language):
+    """200 characters, as in BERT's own code; elsewhere 100 bytes, as in TensorFlow Text."""
+    vocabulary = [*SPECIAL_TOKENS, "ก", "##ก", "a", "##a"]
+    tokenizer = WordPieceTokenizer(vocabulary, TextRules.of(False, language=language))
+    lengths = (33, 34, 200, 201)
+    rows = tokenizer.tokenize(["ก" * length for length in lengths]).to_list()
+    longest = {"th": 200, "en": 33}[language]
+    unknown = [vocabulary.index("[UNK]")]
+    for length, row in zip(lengths, rows, strict=True):
+        expected = [vocabulary.index("ก")] + [vocabulary.index("##ก")] * (length - 1)
+        assert row == (expected if length <= longest else unknown)
+    if language == "en":
+        whole, too_long = tokenizer.tokenize(["a" * 100, "a" * 101]).to_list()
+        assert (len(whole), too_long) == (100, unknown)
