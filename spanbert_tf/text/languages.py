@@ -4,6 +4,7 @@ A code chooses the rule that splits text into sentences, and is kept in records 
 """
 
 import difflib
+import re
 
 # ISO 639: all languages with a code of two letters, and those of multilingual BERT that have none.
 LANGUAGES = {
@@ -203,6 +204,13 @@ LANGUAGES = {
     "zu": "Zulu",
 }
 DEFAULT_LANGUAGE = "en"
+# Languages whose words no spaces part: spaces part phrases, or nothing.
+WITHOUT_SPACES = frozenset({"bo", "dz", "ja", "km", "lo", "my", "th", "yue", "zh"})
+# The letters of their scripts: Thai, Lao, Tibetan, Burmese, Khmer, kana, ideographs.
+LETTER_WITHOUT_SPACES = re.compile(
+    "[\u0e00-\u0eff\u0f00-\u0fff\u1000-\u109f\u1780-\u17ff\u3040-\u30ff\u3400-\u9fff\uf900-\ufaff"
+    "\U00020000-\U0003ffff]"
+)
 
 
 def check_language(code: str) -> str:

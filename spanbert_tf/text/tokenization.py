@@ -11,6 +11,7 @@ import numpy as np
 import tensorflow as tf
 import tensorflow_text as tf_text
 
+from spanbert_tf.text.languages import WITHOUT_SPACES
 from spanbert_tf.text.positions import find_sentences, segment_positions
 from spanbert_tf.text.vocabulary import CONTINUATION_PREFIX, UNKNOWN_TOKEN, TextRules
 
@@ -21,7 +22,6 @@ _LONGEST_WORD = 100
 # Where spaces part phrases, a phrase is a word: 200 characters of three bytes, the limit of BERT's
 # own code. Of XQuAD's Thai, words of more than 100 bytes have 59 % of the characters.
 _LONGEST_PHRASE = 600
-_WITHOUT_SPACES = frozenset({"bo", "dz", "ja", "km", "lo", "my", "th"})
 # Traced once: operation by operation, offsets take a fifth of a second a call. A method in a graph
 # has no hold on its object, so the public ones, which have, call it.
 _in_graph = tf.function(input_signature=[tf.TensorSpec([None], tf.string)], autograph=False)
@@ -49,7 +49,7 @@ class WordPieceTokenizer(tf.Module):
             # It cleans as well; another cleaning would change nothing and take its time.
             self._stripper = tf_text.FastBertNormalizer(lower_case_nfd_strip_accents=True)
             make_word_pieces = tf_text.FastWordpieceTokenizer
-        has_spaces = text_rules.language not in _WITHOUT_SPACES
+        has_spaces = text_rules.language not in WITHOUT_SPACES
         self._word_pieces = make_word_pieces(
             list(vocabulary),
             max_bytes_per_word=_LONGEST_WORD if has_spaces else _LONGEST_PHRASE,

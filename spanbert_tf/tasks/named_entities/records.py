@@ -35,7 +35,8 @@ class EntityPredictionConfig(PredictionConfig):
         batch_size: number of rows of a batch.
         aggregation_strategy: `first`: the label of the first piece of a word, which is the trained
             one, counts for the whole word. `simple`: each piece counts by itself. Words are those
-            of the training records; if the data mark them, the strategy of the model is `word`.
+            of the training records; if the data mark them, the strategy of the model is `word`,
+            and without spaces between words it is `simple`.
     """
 
     aggregation_strategy: Literal["simple", "first"] = "first"
@@ -80,7 +81,8 @@ class NamedEntitiesManifest(TaskManifest):
     Attributes:
         labels: `O`, and `B-TYPE` and `I-TYPE` of each type, the types sorted.
         words: the words whose first pieces have labels: those that the data mark, or those of
-            BERT's tokenizer.
+            BERT's tokenizer. `"pieces"`: each piece has a label, in languages without spaces
+            between words.
         label_counts: number of word pieces with each label.
     """
 
@@ -89,7 +91,7 @@ class NamedEntitiesManifest(TaskManifest):
     needed_counts: ClassVar[tuple[str, ...]] = ("rows", "tokens", "sentences")
 
     labels: Annotated[list[str], Len(1, 2**15)]
-    words: Literal["marked", "tokenizer"]
+    words: Literal["marked", "tokenizer", "pieces"]
     label_counts: list[Count]
 
     def features(self) -> dict[str, Stored]:

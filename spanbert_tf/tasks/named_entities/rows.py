@@ -7,11 +7,16 @@ The first word piece of an entity has the label `B-TYPE`, and the first pieces o
 have `I-TYPE`. Words are those that the data mark (Devlin et al., 2019, section 5.3). Spans of
 characters mark no words, so there they are the words of BERT's tokenizer.
 
+In languages without spaces between words, raw text shows neither: there each piece has a label, and
+words that the data mark are joined as the language is written.
+
 Dimensions: T pieces of a sentence.
 """
 
 import dataclasses
+import itertools
 import re
+import unicodedata
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Any, Literal, NamedTuple, NotRequired
 
@@ -34,6 +39,7 @@ from spanbert_tf.tasks.named_entities.records import (
 )
 from spanbert_tf.tasks.preparation import Row, RowMaker, RowPacker, write_task_records
 from spanbert_tf.terminal import show_progress
+from spanbert_tf.text.languages import LETTER_WITHOUT_SPACES, WITHOUT_SPACES
 from spanbert_tf.text.tokenization import TextTokenizer, TokenizedText
 from spanbert_tf.text.vocabulary import TextRules, is_continuation
 
@@ -98,6 +104,31 @@ def _sentence_of_words(
             Entity(places[first][0], places[last][1], kind) for first, last, kind in sorted(spans)
         )
     return Sentence(identifier, text, tuple(places), entities)
+
+
+def _without_spaces(sentence: Sentence) -> Sentence:
+    """Takes out the spaces beside characters of scripts that have none between words."""
+    text = sentence.text
+    is_kept = np.ones(len(text) + 1, bool)
+    for place, character in enumerate(text):
+        if character == " ":
+            around = text[max(place - 1, 0) : place + 2]
+            is_kept[place] = not any(map(_needs_no_space, around))
+    before = np.cumsum(is_kept) - is_kept  # characters that stay before each
+    kept = "".join(itertools.compress(text, is_kept))
+    words = tuple((int(before[start]), int(before[end])) for start, end in sentence.words or ())
+    entities = sentence.entities
+    if entities is not None:
+        entities = tuple(
+            Entity(int(before[start]), int(before[end]), name) for start, end, name in entities
+        )
+    return Sentence(sentence.id, kept, words, entities)
+
+
+def _needs_no_space(character: str) -> bool:
+    """Whether a character has no spaces around it: such letters, and wide marks such as `。`."""
+    is_wide = unicodedata.east_asian_width(character) in ("W", "F")
+    return is_wide or LETTER_WITHOUT_SPACES.match(character) is not None
 
 
 def spans_of_tags(tags: Sequence[str], place: str) -> tuple[list[tuple[int, int, str]], int]:
@@ -326,7 +357,9 @@ class EntityRows(RowMaker[NamedEntitiesManifest]):
             unscored_entities=0,
         )
         self.is_labelled = sentences.sentences[0].entities is not None
-        self._has_words = sentences.sentences[0].words is not None
+        has_words = sentences.sentences[0].words is not None
+        self._words: Literal["marked", "tokenizer", "pieces"]
+        self._words = "marked" if has_words else "tokenizer"
         self._label_counts = np.zeros(len(self._labels), int)
 
     def rows(
@@ -335,6 +368,11 @@ class EntityRows(RowMaker[NamedEntitiesManifest]):
         """Yields a row for each sentence, and further rows for a sentence that is too long."""
         sentences = self._sentences.sentences
         self._continues = np.array([is_continuation(piece) for piece in pieces])
+        if text_rules.language in WITHOUT_SPACES:
+            if self._words == "marked":
+                sentences = list(map(_without_spaces, sentences))
+            self._words = "pieces"
+            self._continues[:] = False
         tokenize = TextTokenizer(pieces, text_rules, segment_aware=False)
         pack = RowPacker(pieces)
         lines: list[SentenceLine] = []
@@ -343,7 +381,7 @@ class EntityRows(RowMaker[NamedEntitiesManifest]):
         for sentence, text in show_progress(pairs, len(sentences), "sentences"):
             line = self._line(sentence, text)
             lines.append(line)
-            if self._has_words:
+            if self._words == "marked":
                 labels = self._labels_of_words(sentence, line)
             else:
                 labels = self._piece_labels(sentence, text)
@@ -354,7 +392,7 @@ class EntityRows(RowMaker[NamedEntitiesManifest]):
         """Returns the labels and their counts, and the kind of words that have labels."""
         return {
             "labels": self._labels,
-            "words": "marked" if self._has_words else "tokenizer",
+            "words": self._words,
             "label_counts": self._label_counts.tolist(),
         }
 
@@ -439,7 +477,7 @@ class EntityRows(RowMaker[NamedEntitiesManifest]):
 
     def _line(self, sentence: Sentence, text: TokenizedText) -> SentenceLine:
         """Returns the JSON line of a sentence, and counts its words."""
-        words = self._words(text) if sentence.words is None else sentence.words
+        words = self._words_of(text) if sentence.words is None else sentence.words
         firsts = np.searchsorted(text.starts, [start for start, _ in words]).tolist()
         num_pieces = len(text.token_ids)
         first_pieces = [
@@ -462,7 +500,7 @@ class EntityRows(RowMaker[NamedEntitiesManifest]):
             "labels": labels,
         }
 
-    def _words(self, text: TokenizedText) -> Sequence[tuple[int, int]]:
+    def _words_of(self, text: TokenizedText) -> Sequence[tuple[int, int]]:
         """Returns the characters of the tokenizer's words, ends exclusive."""
         firsts = np.flatnonzero(~self._continues[text.token_ids])
         lasts = np.append(firsts[1:], len(text.token_ids))[: len(firsts)] - 1

@@ -146,6 +146,8 @@ class NamedEntities(LabelTask[NamedEntitiesManifest, NamedEntitiesConfig]):
         strategy: AggregationStrategy = config.prediction.aggregation_strategy
         if strategy == "first" and manifest.words == "marked":
             strategy = "word"
+        if manifest.words == "pieces":
+            strategy = "simple"
         model = self.model_class(
             backbone,
             manifest.labels,

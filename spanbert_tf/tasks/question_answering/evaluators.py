@@ -20,7 +20,7 @@ from typing import Any, NamedTuple
 
 from spanbert_tf.errors import BadInputError
 from spanbert_tf.tasks.question_answering.records import METRICS
-from spanbert_tf.text.languages import DEFAULT_LANGUAGE, LANGUAGES
+from spanbert_tf.text.languages import DEFAULT_LANGUAGE, LANGUAGES, LETTER_WITHOUT_SPACES
 from spanbert_tf.text.sentences import sentence_splitter
 
 SQUAD, MLQA, CMRC2018 = METRICS
@@ -40,12 +40,6 @@ _IDEOGRAPH = re.compile("[\u4e00-\u9fa5]")  # as both scripts have it
 # The marks that CMRC's script drops. (It lists the ellipsis, too, as two characters, and compares
 # with single ones, so that it stays.)
 _CMRC_MARKS = frozenset("-:_*^/\\~`+=，。：？！“”；’《》·、「」（）－～『』")  # noqa: RUF001
-# Letters of scripts whose words no spaces part: ideographs, kana, Thai, Lao, Tibetan, Burmese,
-# Khmer.
-_UNSPACED = re.compile(
-    "[\u0e00-\u0eff\u0f00-\u0fff\u1000-\u109f\u1780-\u17ff\u3040-\u30ff\u3400-\u9fff\uf900-\ufaff"
-    "\U00020000-\U0003ffff]"
-)
 _KANA = re.compile("[\u3040-\u30ff]")
 
 
@@ -109,7 +103,7 @@ def advice_on_metric(metric: str, golds: Sequence[str], language: str) -> str | 
         return "metric cmrc2018 is for Chinese, and most of these answers are not Chinese"
     if metric == CMRC2018 or (metric == MLQA and language == "zh"):
         return None
-    if _has_majority(_UNSPACED, golds):
+    if _has_majority(LETTER_WITHOUT_SPACES, golds):
         return (
             f"metric {metric} parts words at spaces, which these answers do not have between their "
             f"words, so that its F1 is nearly exact match; {_for_unspaced(golds, language)}"
