@@ -45,6 +45,7 @@ from spanbert_tf.studies.held_out_text import (
 from spanbert_tf.studies.stages import check_enough_records, print_stage
 from spanbert_tf.studies.task_scores import TaskComparison, read_task_data
 from spanbert_tf.terminal import print_line
+from spanbert_tf.text.vocabulary import UNKNOWN_TOKEN
 from spanbert_tf.training.metrics_log import METRICS_FILE, read_metrics
 from spanbert_tf.training.run_directory import RunDirectory
 
@@ -143,6 +144,13 @@ def run_adapt(
     records = os.path.join(output, _RECORDS)
     config = load_run_config(CONFIG, shape_of_run, preset=begin_with, run=place)
     _write_records(begin_with, text, records, config)
+    tokenizers = [Preset(name).tokenizer for name in (encoder, begin_with)]
+    held_out = read_held_out_text(records, tokenizers)
+    if not held_out.rows:
+        raise BadInputError(
+            f"{records}: the held-out text has no word without {UNKNOWN_TOKEN}; give more text, or "
+            "an encoder of its language"
+        )
 
     print_stage("Training")
     if hours is not None:
@@ -165,9 +173,14 @@ def run_adapt(
         same_records = records if begin_with == encoder else None
         return _train_head_alone(encoder, text, same_records, place, settings, options)
 
-    measures = _measures_of_text(encoder, result, records, train_head)
-    if measures is None:
-        return None
+    before, after = [pieces_per_word(held_out, tokenizer) for tokenizer in tokenizers]
+    measures = [Measure("pieces a word", before, after, None)]
+    if not reads_indices(Preset(result).encoder(load_weights=False).position_embeddings):
+        # (SegaBERT's positions need sentences, of which words alone are known.)
+        losses = _losses(held_out, encoder, result, train_head)
+        if losses is None:
+            return None
+        measures.append(losses)
     for comparison in comparisons:
         measure = comparison.measure(encoder, result)
         if measure is None:
@@ -333,38 +346,29 @@ def _train_head_alone(
     return os.path.join(run, PRESET)
 
 
-def _measures_of_text(
-    encoder: str, result: str, records: str, train_head: Callable[[], str | None]
-) -> list[Measure] | None:
-    """Measures both encoders on the held-out text.
+def _losses(
+    held_out: HeldOutText, encoder: str, result: str, train_head: Callable[[], str | None]
+) -> Measure | None:
+    """Measures the losses of both encoders on the held-out text.
 
     Args:
+        held_out: the text.
         encoder: preset of the encoder as it was.
         result: preset of the new encoder.
-        records: records of the run.
         train_head: returns the preset of the first encoder with a trained head, if it has none.
 
     Returns:
-        What was measured; `None` if `train_head` returned `None`.
+        The losses; `None` if `train_head` returned `None`.
     """
-    tokenizers = [Preset(name).tokenizer for name in (encoder, result)]
-    held_out = read_held_out_text(records, tokenizers)
-    if not held_out.rows:
-        raise BadInputError(f"{records}: the held-out records have no word to mask; give more text")
-    before, after = [pieces_per_word(held_out, tokenizer) for tokenizer in tokenizers]
-    measures = [Measure("pieces a word", before, after, None)]
-    if reads_indices(Preset(result).encoder(load_weights=False).position_embeddings):
-        return measures  # SegaBERT's positions need sentences, of which words alone are known
-    loss_before = _loss(held_out, encoder)
-    if loss_before is None:
+    before = _loss(held_out, encoder)
+    if before is None:
         with_head = train_head()
         if with_head is None:
             return None
-        loss_before = _loss(held_out, with_head)
-    loss_after = _loss(held_out, result)
-    assert loss_after is not None  # the run has trained its head
-    measures.append(Measure("masked-LM loss a character, in nats", loss_before, loss_after, "min"))
-    return measures
+        before = _loss(held_out, with_head)
+    after = _loss(held_out, result)
+    assert after is not None  # the run has trained its head
+    return Measure("masked-LM loss a character, in nats", before, after, "min")
 
 
 def _loss(held_out: HeldOutText, preset: str) -> float | None:

@@ -18,6 +18,7 @@ import pytest
 import tensorflow as tf
 import transformers
 from commands_on_jax import run_on_jax
+from continued_runs import save_encoder
 from torch_models import VOCABULARY, save_torch_model, torch_model
 
 from spanbert_tf.cli import main
@@ -149,6 +150,18 @@ def test_another_folder_is_not_touched(folder, capsys):
     assert code == 2
     assert "mine: exists already" in printed.err
     assert os.listdir("mine") == ["thesis.txt"]
+
+
+def test_text_of_another_script_is_refused_before_the_training(tmp_path, capsys, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    preset = save_encoder(tmp_path / "encoder")
+    (tmp_path / "text").write_text("\n\n".join(f"Кот сидит на крыше {n}." for n in range(200)))
+    options = ["--input", str(tmp_path / "text"), "--set", "training.batch_size=2"]
+    code, printed = run(["adapt", "--preset", preset, *options, "--output", "mine"], capsys)
+    assert code == 2
+    assert re.search(r"records: [\d.]+% of the pieces are \[UNK\]", printed.out)
+    assert "mine/records: the held-out text has no word without [UNK]; give" in printed.err
+    assert not os.path.exists("mine/run")
 
 
 def test_a_lock_that_a_kill_left_is_no_other_thing(tmp_path):
