@@ -41,7 +41,7 @@ def predictor(preset: str | os.PathLike, precision: str = "float32") -> "Predict
 
     Args:
         preset: name of the preset of a fine-tuned model, or of a pre-trained one, which fills in
-            masks.
+            masks; or the directory of an export of one.
         precision: `"float32"`, `"bfloat16"`, or `"auto"` for the fastest precision of this
             machine's devices.
 

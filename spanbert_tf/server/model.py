@@ -13,12 +13,11 @@ from tensorflow.core.protobuf import saved_model_pb2
 from spanbert_tf.errors import BadInputError, reason
 from spanbert_tf.server.batching import Arrays, Work, count_tokens
 from spanbert_tf.server.errors import RequestError
-from spanbert_tf.serving.description import read_description
+from spanbert_tf.serving.loading import SAVED_MODEL_FILE, load_export
 from spanbert_tf.tasks.pipeline import Pipeline, RawInputError, input_column
 from spanbert_tf.tasks.prediction import load_pipeline
 from spanbert_tf.terminal import print_line
 
-SAVED_MODEL = "saved_model.pb"
 DEFAULT_SIGNATURE = "serving_default"
 _SERVE = "serve"  # the tag of graphs that serve
 
@@ -37,14 +36,12 @@ class Model:
     def __init__(self, name: str, directory: str) -> None:
         self.name = name
         self.version = os.path.basename(directory)
-        self.description = read_description(directory)
+        self.description, self._functions = load_export(directory)
         self.pipeline: Pipeline = load_pipeline(self.description.task)
         try:
-            self._loaded = tf.saved_model.load(directory)
             self.signature_protos = _signature_protos(directory)
-        except (OSError, ValueError, KeyError, tf.errors.OpError) as error:
+        except (OSError, ValueError, KeyError) as error:
             raise BadInputError(f"{directory}: cannot be loaded ({reason(error)})") from error
-        self._functions = self._loaded.signatures
 
     @property
     def signature_names(self) -> list[str]:
@@ -186,7 +183,7 @@ def _cause(error: tf.errors.OpError) -> str:
 def _signature_protos(directory: str) -> dict[str, dict]:
     """Returns name → `SignatureDef` of a SavedModel, as JSON."""
     saved_model = saved_model_pb2.SavedModel()
-    with open(os.path.join(directory, SAVED_MODEL), "rb") as file:
+    with open(os.path.join(directory, SAVED_MODEL_FILE), "rb") as file:
         saved_model.ParseFromString(file.read())
     for graph in saved_model.meta_graphs:
         if _SERVE in graph.meta_info_def.tags:

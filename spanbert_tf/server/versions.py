@@ -12,7 +12,8 @@ from spanbert_tf.errors import BadInputError, SpanBertError, reason
 from spanbert_tf.server.batching import Worker
 from spanbert_tf.server.errors import RequestError
 from spanbert_tf.server.metrics import Metrics
-from spanbert_tf.server.model import SAVED_MODEL, Model
+from spanbert_tf.server.model import Model
+from spanbert_tf.serving.loading import SAVED_MODEL_FILE, is_version, versions_of
 from spanbert_tf.tasks.prediction import export_preset
 from spanbert_tf.terminal import print_line
 
@@ -80,10 +81,10 @@ def _exported_sources(path: str) -> list[Source]:
         return _read_models_config(path)
     directory = os.path.abspath(path)
     name = os.path.basename(directory)
-    if os.path.isfile(os.path.join(directory, SAVED_MODEL)):
+    if is_version(directory):
         parent = os.path.dirname(directory)
         return [Source(os.path.basename(parent), parent, version=name)]
-    if os.path.isdir(directory) and _versions(directory):
+    if os.path.isdir(directory) and versions_of(directory):
         return [Source(name, directory)]
     return []
 
@@ -125,22 +126,12 @@ def _read_models_config(path: str) -> list[Source]:
         directory = entry.base_path
         if not os.path.isdir(directory):
             directory = os.path.dirname(os.path.abspath(path))
-        if not _versions(directory):
+        if not versions_of(directory):
             raise BadInputError(f"{path}: {entry.base_path}: holds no version of an export")
         sources.append(Source(entry.name, directory))
     if not sources:
         raise BadInputError(f"{path}: names no model")
     return sources
-
-
-def _versions(directory: str) -> list[str]:
-    """Returns the versions in a directory, the highest last."""
-    names = [
-        name
-        for name in os.listdir(directory)
-        if name.isdecimal() and os.path.isfile(os.path.join(directory, name, SAVED_MODEL))
-    ]
-    return sorted(names, key=int)
 
 
 class _Serving(NamedTuple):
@@ -228,9 +219,9 @@ class ServedModel:
         """
         directory = self.source.directory
         try:
-            version = self.source.version or _versions(directory)[-1]
+            version = self.source.version or versions_of(directory)[-1]
             path = os.path.join(directory, version)
-            state = os.stat(os.path.join(path, SAVED_MODEL))
+            state = os.stat(os.path.join(path, SAVED_MODEL_FILE))
         except (OSError, IndexError) as error:
             raise BadInputError(f"{directory}: holds no version of an export") from error
         return _Found(path, state.st_mtime_ns, state.st_ino)

@@ -12,6 +12,7 @@ from typing import Any, ClassVar
 
 import keras
 import keras_hub
+import numpy as np
 import tensorflow as tf
 
 from spanbert_tf.errors import BadInputError
@@ -19,10 +20,11 @@ from spanbert_tf.serving.description import Description
 from spanbert_tf.serving.exporting import ROWS, Served, Signatures
 from spanbert_tf.serving.readme import BASE_TEMPLATE, describe_inputs, row_length
 from spanbert_tf.serving.runtimes import RowExport
-from spanbert_tf.tasks.graphs import string_tensor
+from spanbert_tf.tasks.graphs import clean_texts, string_tensor
 from spanbert_tf.terminal import show_progress
 from spanbert_tf.text.positions import SegmentPositions
 from spanbert_tf.text.sentences import nltk_model
+from spanbert_tf.text.tokenization import WordPieceTokenizer
 
 BATCH_SIZE = 32
 TEXT_ALONE = ("text",)  # `fields` of a pipeline that also takes strings
@@ -259,7 +261,7 @@ class Pipeline(abc.ABC):
             top_k: as for `signatures`; by default the attribute `top_k`.
 
         Returns:
-            `(inputs, batch_size)` → answers. It raises `RawInputError` if an input cannot be used.
+            As `answerer`.
         """
         if top_k is None:
             top_k = self.top_k
@@ -267,8 +269,28 @@ class Pipeline(abc.ABC):
         name = self._answering(signatures)
         function, specs = signatures[name]
         run = tf.function(function, input_signature=specs)
-        texts = [spec.name for spec in specs if spec.dtype == tf.string]
-        description = self.describe(model, top_k, name)
+        return self.answerer(run, specs, self.describe(model, top_k, name), top_k)
+
+    def answerer(
+        self,
+        run: Callable[..., Mapping[str, tf.Tensor]],
+        specs: Sequence[tf.TensorSpec],
+        description: Description,
+        top_k: int,
+    ) -> Callable[..., list]:
+        """Makes a function that answers raw inputs in their order.
+
+        Args:
+            run: the graph function.
+            specs: its inputs.
+            description: as for `answer`.
+            top_k: as for `signatures`.
+
+        Returns:
+            `(inputs, batch_size, max_tokens_in_batch)` → answers. It raises `RawInputError` if an
+            input cannot be used. See `Predictor` for the arguments.
+        """
+        texts = [str(spec.name) for spec in specs if spec.dtype == tf.string]
 
         def answer_batch(batch: Sequence[dict]) -> list:
             outputs = run(*(input_column(batch, spec) for spec in specs))
@@ -279,10 +301,18 @@ class Pipeline(abc.ABC):
                 answers.append(self.answer(description, item, found, top_k))
             return answers
 
-        def answer_all(inputs: Iterable[str | dict], batch_size: int = BATCH_SIZE) -> list:
+        def answer_all(
+            inputs: Iterable[str | dict],
+            batch_size: int = BATCH_SIZE,
+            max_tokens_in_batch: int | None = None,
+        ) -> list:
             items = self.check_all(description, inputs)
-            lengths = [sum(len(item[name]) for name in texts) for item in items]
-            batches = batches_by_length(lengths, batch_size, self.max_characters)
+            if max_tokens_in_batch is None:
+                lengths = [sum(len(item[name]) for name in texts) for item in items]
+                batches = batches_by_length(lengths, batch_size, self.max_characters)
+            else:
+                lengths = count_tokens(description, items, texts)
+                batches = batches_by_length(lengths, len(items), max_tokens_in_batch)
             answers: list = [None] * len(items)
             for indices in show_progress(batches, len(batches), "batches", doing="predicting"):
                 found = answer_batch([items[index] for index in indices])
@@ -315,16 +345,32 @@ class Pipeline(abc.ABC):
         return items
 
 
-def batches_by_length(
-    lengths: Sequence[int], batch_size: int, max_characters: int
-) -> list[list[int]]:
+def count_tokens(
+    description: Description, items: Sequence[dict], texts: Sequence[str]
+) -> list[int]:
+    """Counts the word pieces of inputs, with [CLS] and a [SEP] for each text.
+
+    Args:
+        description: what has the vocabulary.
+        items: the inputs.
+        texts: names of their texts.
+    """
+    tokenizer = WordPieceTokenizer.shared(description.vocabulary, description.text_rules)
+    lengths = np.ones(len(items), np.int64)  # [CLS]
+    for name in texts:
+        pieces = tokenizer.tokenize(clean_texts(string_tensor([item[name] for item in items])))
+        lengths += pieces.row_lengths().numpy() + 1
+    return lengths.tolist()
+
+
+def batches_by_length(lengths: Sequence[int], batch_size: int, max_length: int) -> list[list[int]]:
     """Batches inputs of similar length, the longest first.
 
     Args:
-        lengths: number of characters of each input.
+        lengths: number of characters, or of tokens, of each input.
         batch_size: largest number of inputs of a batch.
-        max_characters: largest number of characters of a batch, where each input counts as much as
-            the longest. An input that is longer is a batch of its own.
+        max_length: largest number of characters, or of tokens, of a batch, where each input counts
+            as much as the longest. An input that is longer is a batch of its own.
 
     Returns:
         The indices of the inputs of each batch.
@@ -332,7 +378,7 @@ def batches_by_length(
     order = sorted(range(len(lengths)), key=lambda index: -lengths[index])
     batches = []
     while order:
-        fitting = max_characters // max(lengths[order[0]], 1)
+        fitting = max_length // max(lengths[order[0]], 1)
         size = max(min(fitting, batch_size), 1)
         batches.append(order[:size])
         order = order[size:]

@@ -4,9 +4,10 @@ import json
 import os
 import sys
 from collections.abc import Callable, Iterable, Iterator, Mapping
-from typing import Any
+from typing import Any, NamedTuple
 
 import keras_hub
+import tensorflow as tf
 
 from spanbert_tf.errors import BadInputError, reason
 from spanbert_tf.files.contents import refuse_device
@@ -14,6 +15,7 @@ from spanbert_tf.files.output import FileKind, Output, OutputKind, write_output
 from spanbert_tf.files.text_files import parse_json
 from spanbert_tf.presets.preset import Preset
 from spanbert_tf.serving.exporting import Served, export_model
+from spanbert_tf.serving.loading import find_version, load_export
 from spanbert_tf.serving.runtimes import RowExport
 from spanbert_tf.tasks.evaluation import load_task_model
 from spanbert_tf.tasks.fill_mask import FillMask
@@ -45,20 +47,23 @@ class Predictor:
 
     Args:
         preset: name of the preset of a fine-tuned model, or of a pre-trained model, which fills in
-            masks.
-        precision: precision of weights and computations, as for `Preset.trained_task`.
+            masks; or the directory of an export of one, or of a version of it.
+        precision: precision of weights and computations, as for `Preset.trained_task`. An export
+            has its own.
 
     Call arguments:
         inputs: a dict of the task's fields, such as `{"question": …, "context": …}`, or an iterable
             of such dicts. A task that reads one text (`fields` is `("text",)`) also takes strings.
         top_k: number of predictions for each input; by default that of the pipeline.
         batch_size: largest number of inputs of a batch.
+        max_tokens_in_batch: largest number of tokens of a batch, in which each input counts as much
+            as the longest. It replaces `batch_size`. An input that is longer is a batch of its own.
 
     Returns:
         What the pipeline returns for an input; for an iterable, a list of that.
 
     Attributes:
-        preset: name of the preset.
+        preset: name of the preset or path of the export.
         task: name of the task; `fill_mask` for a pre-trained model.
         fields: names of the fields that an input must have.
         labels: names of the classes, if the task has classes.
@@ -75,18 +80,15 @@ class Predictor:
 
     def __init__(self, preset: str | os.PathLike, precision: str = "float32") -> None:
         self._functions: dict[int | None, Callable[..., list]] = {}  # traced once each
-        opened = Preset.of(preset)
-        self.preset = opened.name
-        pipeline = pipeline_of_preset(opened)
-        if pipeline is None:
-            raise BadInputError(
-                f"{opened}: holds an encoder and no trained head; fine-tune it first"
-            )
-        self._pipeline = pipeline
-        self.task = self._pipeline.name
-        self._model = opened.trained_task(self._pipeline.model_class, precision)
-        self.fields = self._pipeline.fields_of(self._model)
-        self.labels: tuple[str, ...] = tuple(getattr(self._model, "labels", None) or ())
+        version = find_version(preset)
+        opened = _open_preset(preset, precision) if version is None else _open_export(version)
+        if version is not None and precision != "float32":
+            raise BadInputError(f"{preset}: is an export, which has its own precision")
+        self.preset = os.fspath(preset)
+        self.task = opened.task
+        self.fields = opened.fields
+        self.labels = opened.labels
+        self._make_answerer = opened.make_answerer
 
     def __repr__(self) -> str:
         parts = [f"{self.preset!r}", f"task={self.task!r}", f"fields={self.fields!r}"]
@@ -103,10 +105,13 @@ class Predictor:
         inputs: str | dict | Iterable[str | dict],
         top_k: int | None = None,
         batch_size: int = BATCH_SIZE,
+        max_tokens_in_batch: int | None = None,
     ) -> list | dict:
         """Predicts for one input or several; see the class."""
+        if max_tokens_in_batch is not None and max_tokens_in_batch < 1:
+            raise BadInputError(f"max_tokens_in_batch={max_tokens_in_batch}: give at least 1")
         if top_k not in self._functions:
-            self._functions[top_k] = self._pipeline.predictor(self._model, top_k)
+            self._functions[top_k] = self._make_answerer(top_k)
         answer = self._functions[top_k]
         # The items of a data frame of pandas are its columns.
         if hasattr(inputs, "to_dict") and hasattr(inputs, "columns"):
@@ -120,7 +125,61 @@ class Predictor:
             return answer([inputs], batch_size)[0]
         if isinstance(inputs, bytes) or not isinstance(inputs, Iterable):
             return answer([inputs], batch_size)  # raises an error that says what is wrong
-        return answer(inputs, batch_size)
+        return answer(inputs, batch_size, max_tokens_in_batch)
+
+
+class _Opened(NamedTuple):
+    """What a predictor has of a preset or an export; see `Predictor`."""
+
+    task: str
+    fields: tuple[str, ...]
+    labels: tuple[str, ...]
+    make_answerer: Callable[[int | None], Callable[..., list]]  # top_k → see `Pipeline.answerer`
+
+
+def _open_preset(preset: str | os.PathLike, precision: str) -> _Opened:
+    """Loads the model of a preset.
+
+    Raises:
+        BadInputError: as `Predictor`.
+    """
+    opened = Preset.of(preset)
+    pipeline = pipeline_of_preset(opened)
+    if pipeline is None:
+        raise BadInputError(f"{opened}: holds an encoder and no trained head; fine-tune it first")
+    model = opened.trained_task(pipeline.model_class, precision)
+    labels = tuple(getattr(model, "labels", None) or ())
+
+    def make_answerer(top_k: int | None) -> Callable[..., list]:
+        return pipeline.predictor(model, top_k)
+
+    return _Opened(pipeline.name, pipeline.fields_of(model), labels, make_answerer)
+
+
+def _open_export(version: str) -> _Opened:
+    """Loads a version of an export.
+
+    Raises:
+        BadInputError: it is damaged, takes only ids, or gives fewer answers than are asked for.
+    """
+    description, signatures = load_export(version)
+    pipeline = load_pipeline(description.task)
+    if description.signature is None:
+        raise BadInputError(f"{version}: takes only rows of ids; it answers no texts")
+    function: Any = signatures[description.signature]
+    specs = list(function.structured_input_signature[1].values())
+
+    def run(*columns: tf.Tensor) -> Mapping[str, tf.Tensor]:
+        return function(**{spec.name: values for spec, values in zip(specs, columns, strict=True)})
+
+    def make_answerer(top_k: int | None) -> Callable[..., list]:
+        largest = description.top_k
+        top_k = min(pipeline.top_k, largest) if top_k is None else top_k
+        if not 1 <= top_k <= largest:
+            raise BadInputError(f"{version}: top_k is from 1 to {largest}, as it was exported")
+        return pipeline.answerer(run, specs, description, top_k)
+
+    return _Opened(pipeline.name, description.fields, description.labels, make_answerer)
 
 
 def pipeline_of_preset(preset: Preset) -> Pipeline | None:

@@ -1,15 +1,15 @@
 """What an export says of itself answers raw inputs as its preset does."""
 
+import gc
 import json
+import os
 
 import pytest
-import tensorflow as tf
-from tiny_models import ALL_INPUTS, pipeline_of, tiny_model
+from tiny_models import ALL_INPUTS, SENTENCE, pipeline_of, tiny_model
 
 from spanbert_tf.errors import BadInputError
 from spanbert_tf.serving.description import read_description
-from spanbert_tf.tasks.pipeline import input_column
-from spanbert_tf.tasks.prediction import Predictor, export_preset, load_pipeline
+from spanbert_tf.tasks.prediction import Predictor, export_preset
 
 TOP_K = 2
 
@@ -32,18 +32,24 @@ def served(request, tmp_path_factory):
 
 
 def test_an_export_answers_without_its_preset(served):
+    """By its version, and by its directory."""
     name, preset, version = served
-    description = read_description(version)
-    assert description.task == name
-    pipeline = load_pipeline(description.task)
-    (item,) = pipeline.check_all(description, [ALL_INPUTS[name]])
-    signature = tf.saved_model.load(version).signatures[description.signature]
-    specs = signature.structured_input_signature[1]
-    outputs = signature(**{key: input_column([item], spec) for key, spec in specs.items()})
-    found = {key: values.numpy()[0] for key, values in outputs.items()}
-    answer = pipeline.answer(description, item, found, TOP_K)
-    expected = Predictor(preset)(ALL_INPUTS[name], top_k=TOP_K)
-    assert rounded(answer) == rounded(expected)
+    assert read_description(version).task == name
+    expected = Predictor(preset)
+    for path in (version, os.path.dirname(version)):
+        found = Predictor(path)
+        gc.collect()  # nothing but the predictor holds the weights
+        assert (found.task, found.fields, found.labels) == (name, expected.fields, expected.labels)
+        answer = found(ALL_INPUTS[name], top_k=TOP_K)
+        assert rounded(answer) == rounded(expected(ALL_INPUTS[name], top_k=TOP_K))
+
+
+def test_an_export_gives_what_was_exported(served):
+    _, _, version = served
+    with pytest.raises(BadInputError, match="top_k is from 1 to 2, as it was exported"):
+        Predictor(version)(SENTENCE, top_k=TOP_K + 1)
+    with pytest.raises(BadInputError, match="is an export, which has its own precision"):
+        Predictor(version, precision="bfloat16")
 
 
 def rounded(answer):

@@ -44,7 +44,8 @@ class Lengths(Pipeline):
 
     def describe(self, model, top_k, signature):
         rules = TextRules.of(lowercase=True)
-        return Description("lengths", ("text",), (), {}, signature, 1, 16, {}, rules)
+        words = ("[UNK]", "a")
+        return Description("lengths", ("text",), (), {}, signature, 1, 16, {}, rules, words)
 
     def answer(self, description, item, found, top_k):
         return item["text"], int(found["bytes"]), int(found["texts"])
@@ -56,6 +57,17 @@ def test_answers_come_in_the_order_of_inputs_by_one_trace():
     found = Lengths().predictor(model)(iter(texts), batch_size=2)
     assert found == [(text, len(text), 1 if text == "a" else 2) for text in texts]
     assert len(model.traces) == 1
+
+
+@pytest.mark.parametrize(
+    ("max_tokens", "sizes"), [(1, [1, 1, 1, 1]), (10, [2, 1, 1, 2]), (12, [2, 2, 1, 2])]
+)
+def test_batches_of_tokens_count_pieces_with_special_ones(max_tokens, sizes):
+    """Of 5, 3, 11 and 4 tokens."""
+    texts = ["a a a", "a", " ".join("a" * 9), "a\n a"]
+    found = Lengths().predictor(types.SimpleNamespace(traces=[]))(texts, 1, max_tokens)
+    assert [text for text, *_ in found] == texts
+    assert [size for *_, size in found] == sizes
 
 
 @pytest.mark.parametrize("in_graph", [False, True])

@@ -60,6 +60,16 @@ def test_a_string_is_a_dict_of_a_text(name, predictor_of):
     assert predict([]) == []
 
 
+@pytest.mark.parametrize("max_tokens", [1, 24, 10_000])
+def test_batches_of_tokens_change_no_answer_and_no_order(max_tokens, predictor_of):
+    predict = predictor_of("named_entities")
+    texts = [SENTENCE * 3, "", SENTENCE, "bob", "who has the cat ?"]
+    found = predict(texts, max_tokens_in_batch=max_tokens)
+    assert rounded(found) == rounded([predict(text) for text in texts])
+    with pytest.raises(BadInputError, match="max_tokens_in_batch=0: give at least 1"):
+        predict(texts, max_tokens_in_batch=0)
+
+
 @pytest.mark.parametrize("name", sorted({*PREDICTORS} - {*OF_ONE_TEXT}))
 def test_a_string_is_refused_where_more_is_read_and_the_fields_are_named(name, predictor_of):
     predict = predictor_of(name)
