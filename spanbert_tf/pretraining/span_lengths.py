@@ -13,6 +13,7 @@ import tensorflow as tf
 from spanbert_tf.data import pretraining_dataset
 from spanbert_tf.data.manifest import RECORD_ID, PretrainingManifest
 from spanbert_tf.data.rows import pack_rows, parse_records
+from spanbert_tf.files.figures import save_figure
 from spanbert_tf.lazy import import_figure
 from spanbert_tf.masking import MaskingOptions
 from spanbert_tf.masking.random_bits import row_keys
@@ -112,7 +113,7 @@ def plot_span_lengths(lengths: SpanLengths, file: str | BinaryIO, title: str) ->
     axes.set(title=title, xlabel="length in words", ylabel="share of spans", xticks=words)
     axes.set_xticklabels([*map(str, words[:-1]), f"{_LONGEST_SHOWN}+"])
     axes.legend()
-    figure.savefig(file, dpi=120, format="png")
+    save_figure(figure, file)
 
 
 def _histogram(lengths: np.ndarray) -> np.ndarray:

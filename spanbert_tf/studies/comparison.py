@@ -22,6 +22,7 @@ from spanbert_tf.console import DataConsole
 from spanbert_tf.data import pretraining_dataset
 from spanbert_tf.data.manifest import PretrainingManifest
 from spanbert_tf.errors import ConfigurationError, SpanBertError
+from spanbert_tf.files.figures import save_figure
 from spanbert_tf.files.lock import locks_output
 from spanbert_tf.files.output import whole_file
 from spanbert_tf.files.paths import check_resumable, without_slash
@@ -262,7 +263,7 @@ def _plot(results: Sequence[Result], path: str) -> None:
     axes.set(yticks=range(len(names)), yticklabels=names, xlabel="held-out MLM loss (nats a token)")
     axes.invert_yaxis()
     with whole_file(path) as file:
-        figure.savefig(file, dpi=120, format="png")
+        save_figure(figure, file)
 
 
 def small_version(

@@ -25,6 +25,7 @@ from spanbert_tf.config import PretrainingConfig, load_config
 from spanbert_tf.config.run import PRESET
 from spanbert_tf.data.manifest import VOCABULARY_FILE, PretrainingManifest
 from spanbert_tf.errors import BadInputError, TrainingError
+from spanbert_tf.files.figures import save_figure
 from spanbert_tf.files.lock import locks_output
 from spanbert_tf.files.paths import is_work_file, without_slash
 from spanbert_tf.lazy import import_figure
@@ -199,7 +200,7 @@ def _plot_losses(lines: list[dict[str, float]], unigrams: float, path: str) -> N
     axes.axhline(unigrams, color="gray", linestyle="--", label="unigrams, held out")
     axes.set(title="Losses", xlabel="step", ylabel="nats a token")
     axes.legend()
-    figure.savefig(path, dpi=120)
+    save_figure(figure, path)
 
 
 def _print_summary(

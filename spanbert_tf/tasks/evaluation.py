@@ -133,7 +133,14 @@ def score_sets(
         if report and task.report and records is data[0]:
             shown = task.report(outcome, scores[-1])
             title = f"{name} on {records}"
-            write_output(report, render_page(shown, title, by=outcome.by, tables=tables))
+            page = render_page(
+                shown,
+                title,
+                by=outcome.by,
+                tables=tables,
+                language=records.manifest.language,
+            )
+            write_output(report, page)
             print_line(f"{report}: all records of {records}")
     if len(data) > 1:  # MRQA's overall score (Fisch et al., 2019; SpanBERT, table 2: "Avg.")
         # The data sets of one task can have different metrics, as those of GLUE do.

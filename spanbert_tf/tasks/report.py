@@ -15,6 +15,7 @@ import markupsafe
 import rich.table
 
 from spanbert_tf.console import DataConsole
+from spanbert_tf.text.languages import DEFAULT_LANGUAGE
 
 # Marks a page as a report.
 GENERATOR = '<meta name="generator" content="spanbert-tf evaluate">'
@@ -24,8 +25,10 @@ _NAMED_CHARACTERS = 70  # the heads of a matrix are numbers if the names are lon
 SHOWN_CONFUSIONS = 20
 _MARKED_TEXTS = """{% from "parts.html" import marked %}{% include "marks.html" %}
 {% for parts in texts %}
-<p>{{ marked(parts) }}</p>
+<p dir="auto">{{ marked(parts) }}</p>
 {% endfor %}"""
+# Attributes of an element of a template that shows a text of a record: `<p {{ written }}>`.
+_WRITTEN = 'dir="auto" lang="{}"'
 # Filters of every page.
 _ERRORS = "errors"
 _RIGHT = "right"
@@ -65,6 +68,8 @@ class Report(NamedTuple):
         filters: name → title of a filter; the number of its records is added. Every page has
             filters for the records with errors and for the others.
         values: values for the template's block `summary`.
+
+    Elements that show texts of records have the attributes `{{ written }}`: direction and language.
     """
 
     template: str
@@ -86,14 +91,25 @@ def print_table(console: DataConsole, table: Table) -> None:
     console.print(shown)
 
 
-def render_page(report: Report, title: str, *, by: str, tables: Sequence[Table]) -> str:
+def render_page(
+    report: Report,
+    title: str,
+    *,
+    by: str,
+    tables: Sequence[Table],
+    language: str = DEFAULT_LANGUAGE,
+) -> str:
     """Renders a page as one file of HTML, with the worst errors first.
+
+    Texts of the records are shown from right to left where their first letter is written so, and
+    in the letter forms of their language, which differ between Chinese and Japanese.
 
     Args:
         report: what the task shows.
         title: title of the page.
         by: who made the predictions, `"model"` or `"baseline"`.
         tables: tables of the classes and of confusions.
+        language: code of the language of the records.
     """
     folder, name = os.path.split(os.path.abspath(report.template))
     filters = {_ERRORS: "with errors", _RIGHT: "all right", **report.filters}
@@ -117,6 +133,7 @@ def render_page(report: Report, title: str, *, by: str, tables: Sequence[Table])
             unit=report.unit,
             by=by,
             tables=tables,
+            written=markupsafe.Markup(_WRITTEN.format(language)),
             **report.values,
         )
     )

@@ -18,6 +18,7 @@ def made_up_outcome(lines, gold, predicted, predictions=None, by="model", labels
     """Labels are those of the model, or of the records where there is none."""
     model = None if by == "baseline" else types.SimpleNamespace(labels=list(labels))
     records.setdefault("labels", list(labels))
+    records.setdefault("language", "en")
     predictions = predicted if predictions is None else predictions
     return Outcome(model, made_up_records(lines, **records), predictions, gold, predicted)
 
@@ -25,4 +26,6 @@ def made_up_outcome(lines, gold, predicted, predictions=None, by="model", labels
 def page_of(task, title, outcome, scores):
     """The page of `evaluate --report`."""
     report = task.report(outcome, scores)
-    return render_page(report, title, by=outcome.by, tables=task.tables(outcome))
+    language = outcome.records.manifest.language
+    tables = task.tables(outcome)
+    return render_page(report, title, by=outcome.by, tables=tables, language=language)

@@ -107,7 +107,7 @@ def test_a_text_in_a_notebook_has_the_marks_of_a_report():
     with open(MARKS, encoding="utf-8") as file:
         assert file.read().rstrip() in found
     assert found.rstrip().endswith(
-        '<p><mark class="gold" data-note="PER no">Ann</mark> '
+        '<p dir="auto"><mark class="gold" data-note="PER no">Ann</mark> '
         '<mark class="model" data-note="&lt;i&gt; wrong">&lt;b&gt;</mark></p>'
     )
 

@@ -274,3 +274,67 @@ def test_relations_say_what_is_right_and_entities_which_they_are():
         f"example 1 of 1 (id e3), probability 50% \u2717 [model] born [gold] lives {text}",
     ]
     assert "gold lives, predicted born: 1" in pages[1]
+
+
+class Directions(html.parser.HTMLParser):
+    """Texts of a page that stand outside of elements with a direction, and those inside of some."""
+
+    def __init__(self, page):
+        super().__init__()
+        self.outside, self.inside, self.languages = "", "", set()
+        self._open = []
+        self.feed(re.search("<article.*</article>", page, re.DOTALL)[0])
+
+    def handle_starttag(self, tag, attributes):
+        attributes = dict(attributes)
+        if tag != "br":
+            self._open.append(attributes.get("dir") == "auto")
+        if "lang" in attributes:
+            self.languages.add(attributes["lang"])
+
+    def handle_endtag(self, tag):
+        self._open.pop()
+
+    def handle_data(self, text):
+        if any(self._open):
+            self.inside += text
+        else:
+            self.outside += text
+
+
+def arabic_pages():
+    """A page of each task whose record is in Arabic."""
+    words = ["علي", "في", "بغداد"]
+    text = " ".join(words)
+    places = [[0, 3], [4, 6], [7, 12]]
+    sentence = {"id": "s", "text": text, "words": places, "labels": ["B-PER", "O", "B-LOC"]}
+    found = ["O", "O", "B-LOC"]
+    scores = {"f1": 50.0, "precision": 50.0, "recall": 50.0}
+    outcome = made_up_outcome([sentence], [sentence["labels"]], [found], language="ar")
+    yield page_of(NamedEntities(), "t", outcome, scores)
+    question = {
+        "id": "1",
+        "question": "أين علي؟",
+        "context_index": 0,
+        "gold_texts": ["بغداد"],
+        "gold_spans": [[7, 12]],
+        "is_impossible": False,
+    }
+    answered = AnsweredQuestion("1", (Candidate("علي", 0, 3, 1.0, 1.0),), 0.0)
+    outcome = made_up_outcome(
+        [question], [question], ["علي"], [answered], contexts=[text], language="ar"
+    )
+    yield page_of(QuestionAnswering(), "t", outcome, {"exact_match": 0.0, "f1": 0.0})
+    line = {"name": "d", "part": 0, "words": words, "sentence_starts": [0], "speakers": [""] * 3}
+    line["clusters"] = [[[0, 0], [2, 2]]]
+    outcome = made_up_outcome([line], [spans_of(line["clusters"])], [[]], language="ar")
+    yield page_of(Coreference(), "t", outcome, {"average_f1": 1.0})
+
+
+def test_texts_of_records_are_shown_in_their_direction_and_language():
+    arabic = re.compile("[\u0600-\u06ff]+")
+    for page in arabic_pages():
+        shown = Directions(page)
+        assert arabic.search(shown.inside)
+        assert not arabic.search(shown.outside), shown.outside
+        assert shown.languages == {"ar"}
