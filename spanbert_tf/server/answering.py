@@ -7,9 +7,9 @@ from starlette.responses import Response
 from starlette.routing import Route
 
 from spanbert_tf.server.errors import RequestError
-from spanbert_tf.server.http import json_response, models_of, read_json
+from spanbert_tf.server.http import beside, compute, json_of, json_response, models_of, num_bytes_of
 from spanbert_tf.server.tensors import typed
-from spanbert_tf.server.versions import Models, ServedModel
+from spanbert_tf.server.versions import Models, ServedModel, Version
 
 
 async def answer(request: Request) -> Response:
@@ -18,23 +18,32 @@ async def answer(request: Request) -> Response:
     The body has `inputs`, and may have `model`, if several are served, and `top_k`.
     """
     models = models_of(request)
-    content = await read_json(request)
-    served = _named_model(models, content)
-    with models.metrics.request(served.source.name, "answer"):
-        model = served.model
-        worker = served.worker  # of the same version, whatever is loaded meanwhile
-        if "inputs" not in content:
-            raise RequestError(400, "has no 'inputs': a text or an object, or a list of these")
-        inputs = content["inputs"]
-        is_list = isinstance(inputs, list)
-        largest = model.description.top_k
-        top_k = typed(content, "top_k", int, min(model.pipeline.top_k, largest))
-        if not 1 <= top_k <= largest:
-            raise RequestError(400, f"'top_k' is not from 1 to {largest}, as it was exported")
-        items, works = model.raw_works(inputs if is_list else [inputs])
-        outputs = await worker.outputs(works)
+    async with json_of(request) as (content, size):
+        served = _named_model(models, content)
+        with models.metrics.request(served.source.name, "answer"), served.version.used() as version:
+            return await _answer(request, content, size, version)
+
+
+async def _answer(
+    request: Request, content: dict[str, Any], size: int, version: Version
+) -> Response:
+    model = version.model
+    if "inputs" not in content:
+        raise RequestError(400, "has no 'inputs': a text or an object, or a list of these")
+    inputs = content["inputs"]
+    is_list = isinstance(inputs, list)
+    largest = model.description.top_k
+    top_k = typed(content, "top_k", int, min(model.pipeline.top_k, largest))
+    if not 1 <= top_k <= largest:
+        raise RequestError(400, f"'top_k' is not from 1 to {largest}, as it was exported")
+    items, works = await beside(size, model.raw_works, inputs if is_list else [inputs])
+    outputs = await compute(request, version.worker, works)
+
+    def written() -> Response:
         answers = model.answers(items, outputs, top_k)
-    return json_response(answers if is_list else answers[0])
+        return json_response(answers if is_list else answers[0])
+
+    return await beside(num_bytes_of(outputs), written)
 
 
 def _named_model(models: Models, content: dict[str, Any]) -> ServedModel:

@@ -21,8 +21,9 @@ from starlette.routing import Route
 
 from spanbert_tf.errors import BadInputError, reason
 from spanbert_tf.server import answering, embeddings, open_inference, tf_serving
+from spanbert_tf.server.connections import Connection
 from spanbert_tf.server.errors import CODES, RequestError
-from spanbert_tf.server.http import error_response, json_response, models_of
+from spanbert_tf.server.http import Bodies, error_response, json_response, models_of
 from spanbert_tf.server.metrics import Metrics
 from spanbert_tf.server.security import Guard, is_loopback, read_key
 from spanbert_tf.server.versions import Models, find_sources
@@ -30,7 +31,6 @@ from spanbert_tf.tasks import report
 from spanbert_tf.terminal import print_line
 
 _FOLDER = os.path.dirname(os.path.abspath(__file__))
-_MAX_CONNECTIONS = 1_000
 _FINISHING_SECONDS = 120
 _MARKS_FOLDER = os.path.dirname(os.path.abspath(report.__file__))  # marks look as in reports
 
@@ -75,7 +75,7 @@ def create_application(
     )
     application.router.redirect_slashes = False
     application.state.models = models
-    application.state.max_body_bytes = max_body_bytes
+    application.state.bodies = Bodies(max_body_bytes)
     application.state.has_key = key is not None
     return application
 
@@ -213,13 +213,13 @@ async def _serve(
 ) -> None:
     config = uvicorn.Config(
         application,
+        http=Connection,
         lifespan="off",  # entered here, so that its errors are not uvicorn's log
         log_config=None,
         log_level="critical",  # nothing of a request is logged
         access_log=False,
         server_header=False,
         ws="none",
-        limit_concurrency=_MAX_CONNECTIONS,
         timeout_graceful_shutdown=_FINISHING_SECONDS,
     )
     async with application.router.lifespan_context(application):

@@ -6,7 +6,7 @@ Dimensions: N rows of a request.
 import asyncio
 import concurrent.futures
 import dataclasses
-import re
+import functools
 from collections.abc import Callable, Mapping, Sequence
 
 import numpy as np
@@ -18,9 +18,7 @@ Compute = Callable[[str, Arrays], Arrays]  # signature, inputs → outputs
 Observe = Callable[[int, int], None]  # rows, tokens of a batch
 
 WAITING_BATCHES = 64  # full batches of requests that may wait
-_SPECIAL_TOKENS = 2  # [CLS], [SEP]
-# A word piece has about four letters; a character of Chinese or a sign is a piece of its own.
-_PIECE = re.compile("[\u2e80-\U0010ffff]|\\w{1,4}|[^\\w\\s]")
+_CONSIDERED = 4_096  # of the oldest requests, which a batch is made of
 
 
 @dataclasses.dataclass(eq=False)
@@ -30,7 +28,7 @@ class Work:
     Attributes:
         signature: name of the signature.
         inputs: its inputs, [N, …].
-        tokens: number of tokens of the longest row.
+        tokens: number of tokens of the longest row, at least 1.
         is_gathered: whether other requests may be computed with it. They must not if the outputs
             are padded to the longest row of a batch, and the client would see the padding.
     """
@@ -52,26 +50,19 @@ class Work:
 
     def fits(self, other: "Work") -> bool:
         """Whether one batch can hold both."""
-        if not (self.is_gathered and other.is_gathered):
-            return False
-        return self.signature == other.signature and self._shapes() == other._shapes()
+        return self.is_gathered and other.is_gathered and self._kind == other._kind
 
-    def _shapes(self) -> dict[str, tuple[int, ...]]:
-        return {name: values.shape[1:] for name, values in self.inputs.items()}
-
-
-def count_tokens(text: str) -> int:
-    """Estimates the number of word pieces of a text, with [CLS] and [SEP].
-
-    It needs no vocabulary, and is right to a factor of 2 for text of natural language.
-    """
-    return sum(1 for _ in _PIECE.finditer(text)) + _SPECIAL_TOKENS
+    @functools.cached_property
+    def _kind(self) -> tuple:
+        """What requests that are computed together have in common."""
+        return self.signature, {name: values.shape[1:] for name, values in self.inputs.items()}
 
 
 def take_batch(waiting: list[Work], max_tokens: int) -> list[Work]:
     """Removes the next batch from the waiting requests.
 
-    It is the oldest request, and those nearest to it in length that fit into the budget.
+    It is the oldest request, and those nearest to it in length that fit into the budget. (Only so
+    many of the oldest are looked at: a request may hold thousands, and others wait meanwhile.)
 
     Args:
         waiting: requests, the oldest first; not empty.
@@ -79,7 +70,8 @@ def take_batch(waiting: list[Work], max_tokens: int) -> list[Work]:
             over the budget is a batch of its own.
     """
     oldest = waiting[0]
-    others = [work for work in waiting[1:] if work.fits(oldest)]
+    considered = waiting[:_CONSIDERED]
+    others = [work for work in considered[1:] if work.fits(oldest)]
     others.sort(key=lambda work: abs(work.tokens - oldest.tokens))
     batch = [oldest]
     num_rows = oldest.num_rows
@@ -91,7 +83,7 @@ def take_batch(waiting: list[Work], max_tokens: int) -> list[Work]:
             break
         batch.append(work)
     taken = set(batch)
-    waiting[:] = [work for work in waiting if work not in taken]
+    waiting[:_CONSIDERED] = [work for work in considered if work not in taken]
     return batch
 
 
@@ -176,6 +168,14 @@ class Worker:
                 raise result
         return found
 
+    def withdraw(self, works: Sequence[Work]) -> None:
+        """Computes none of these requests that still waits, since the client has gone."""
+        wanted = set(self._waiting).difference(works)
+        withdrawn = [work for work in self._waiting if work not in wanted]
+        self._waiting[:] = [work for work in self._waiting if work in wanted]
+        for work in withdrawn:
+            self._finish(work, RequestError(499, "the client has gone"))
+
     async def close(self) -> None:
         """Computes what is waiting, and ends the thread. No more requests may come."""
         self._is_closed = True
@@ -194,7 +194,10 @@ class Worker:
             self._observe(sum(work.num_rows for work in batch), sum(work.cost for work in batch))
             results = await loop.run_in_executor(self._thread, compute_batch, self._compute, batch)
             for work, result in zip(batch, results, strict=True):
-                self.waiting_tokens -= work.cost
-                future = self._results.pop(work)
-                if not future.done():  # the client may have gone
-                    future.set_result(result)
+                self._finish(work, result)
+
+    def _finish(self, work: Work, result: Arrays | RequestError) -> None:
+        self.waiting_tokens -= work.cost
+        future = self._results.pop(work)
+        if not future.done():  # the request may have been cancelled
+            future.set_result(result)

@@ -4,6 +4,7 @@ https://platform.openai.com/docs/api-reference/embeddings
 """
 
 import base64
+from collections.abc import Sequence
 from typing import Any
 
 import numpy as np
@@ -12,7 +13,8 @@ from starlette.responses import Response
 from starlette.routing import Route
 
 from spanbert_tf.server.errors import RequestError
-from spanbert_tf.server.http import json_response, models_of, read_json
+from spanbert_tf.server.http import beside, compute, json_of, json_response, models_of
+from spanbert_tf.server.model import Model
 from spanbert_tf.server.tensors import typed
 from spanbert_tf.tasks.text_embedding import TextEmbedding
 
@@ -20,23 +22,38 @@ from spanbert_tf.tasks.text_embedding import TextEmbedding
 async def embed(request: Request) -> Response:
     """Computes a vector for each text."""
     models = models_of(request)
-    content = await read_json(request)
-    served = models.find(typed(content, "model", str, ""))
-    with models.metrics.request(served.source.name, "embeddings"):
-        if served.model.pipeline.name != TextEmbedding.name:
-            raise RequestError(400, f"{served.source.name} is no model of embeddings")
-        texts = _texts(content.get("input"))
-        encoding = typed(content, "encoding_format", str, "float")
-        if encoding not in ("float", "base64"):
-            raise RequestError(400, "'encoding_format' is neither float nor base64")
-        dimensions = typed(content, "dimensions", int)
-        _, works = served.model.raw_works(texts)
-        outputs = await served.worker.outputs(works)
-    vectors = [columns["embeddings"][0] for columns in outputs]
-    for vector in vectors:
-        if dimensions not in (None, len(vector)):
-            raise RequestError(400, f"'dimensions' is not {len(vector)}, which the model has")
-    num_tokens = sum(int(columns["padding_mask"].sum()) for columns in outputs)
+    async with json_of(request) as (content, size):
+        served = models.find(typed(content, "model", str, ""))
+        name = served.source.name
+        with models.metrics.request(name, "embeddings"), served.version.used() as version:
+            if version.model.pipeline.name != TextEmbedding.name:
+                raise RequestError(400, f"{name} is no model of embeddings")
+            texts = _texts(content.get("input"))
+            encoding = typed(content, "encoding_format", str, "float")
+            if encoding not in ("float", "base64"):
+                raise RequestError(400, "'encoding_format' is neither float nor base64")
+            _check_dimensions(typed(content, "dimensions", int), version.model)
+            _, works = await beside(size, version.model.raw_works, texts)
+            outputs = await compute(request, version.worker, works)
+            vectors = [columns["embeddings"][0] for columns in outputs]
+            num_tokens = sum(int(columns["padding_mask"].sum()) for columns in outputs)
+            num_bytes = sum(vector.nbytes for vector in vectors)
+            return await beside(num_bytes, _written, name, vectors, num_tokens, encoding)
+
+
+def _check_dimensions(dimensions: int | None, model: Model) -> None:
+    """Checks that a request asks for all numbers of a vector.
+
+    Raises:
+        RequestError: it asks for another number.
+    """
+    (width,) = model.output_specs(model.description.signature or "")["embeddings"].shape[1:]
+    if dimensions not in (None, width):
+        raise RequestError(400, f"'dimensions' is not {width}, which the model has")
+
+
+def _written(name: str, vectors: Sequence[np.ndarray], num_tokens: int, encoding: str) -> Response:
+    """Makes the response."""
     data = []
     for index, vector in enumerate(vectors):
         embedding = _encoded(vector) if encoding == "base64" else vector.tolist()
@@ -44,7 +61,7 @@ async def embed(request: Request) -> Response:
     answer = {
         "object": "list",
         "data": data,
-        "model": served.source.name,
+        "model": name,
         "usage": {"prompt_tokens": num_tokens, "total_tokens": num_tokens},
     }
     return json_response(answer)

@@ -22,7 +22,7 @@ class RequestError(Exception):
     @property
     def headers(self) -> Mapping[str, str]:
         """The headers that belong to the status."""
-        if self.status == 429:
+        if self.status in (429, 503):
             return {"Retry-After": RETRY_AFTER}
         if self.status == 401:
             return {"WWW-Authenticate": "Bearer"}
@@ -45,6 +45,7 @@ CODES = {
     408: Code("DEADLINE_EXCEEDED", "invalid_request_error"),
     413: Code("INVALID_ARGUMENT", "invalid_request_error"),
     429: Code("RESOURCE_EXHAUSTED", "rate_limit_error"),
+    499: Code("CANCELLED", "invalid_request_error"),  # nobody reads it: the client has gone
     500: Code("INTERNAL", "server_error"),
     503: Code("UNAVAILABLE", "server_error"),
 }

@@ -1,18 +1,24 @@
 """What the protocols share: bodies of requests, responses, and errors in each protocol's layout."""
 
 import asyncio
+import contextlib
 import json
-from collections.abc import Mapping
-from typing import Any
+from collections.abc import AsyncIterator, Callable, Mapping, Sequence
+from typing import Any, TypeVar
 
 from starlette.requests import ClientDisconnect, Request
 from starlette.responses import Response
 
+from spanbert_tf.server.batching import Arrays, Work, Worker
 from spanbert_tf.server.errors import CODES, RequestError
 from spanbert_tf.server.tensors import parse_body
 from spanbert_tf.server.versions import Models
 
+T = TypeVar("T")
+
 _BODY_SECONDS = 30
+_BODIES_AT_ONCE = 32  # of the largest size; smaller ones are more
+_LARGE = 20_000  # bytes; what is larger is read and written beside the event loop
 _OPENAI = "/v1/embeddings"
 
 
@@ -21,28 +27,101 @@ def models_of(request: Request) -> Models:
     return request.app.state.models
 
 
-async def read_json(request: Request) -> dict[str, Any]:
-    """Reads the body of a request, which is a JSON object.
+class Bodies:
+    """The bodies of all requests that have no answer yet.
+
+    Args:
+        max_bytes: largest size of one.
+    """
+
+    def __init__(self, max_bytes: int) -> None:
+        self.max_bytes = max_bytes
+        self._free_bytes = _BODIES_AT_ONCE * max_bytes
+
+    @contextlib.asynccontextmanager
+    async def json_of(self, request: Request) -> AsyncIterator[tuple[dict[str, Any], int]]:
+        """Reads the body of a request, a JSON object, and counts it until the answer.
+
+        Yields:
+            The object, and the number of its bytes.
+
+        Raises:
+            RequestError: it is too large, comes too slowly, is no JSON object, or too many others
+                are held.
+        """
+        body = bytearray()
+        try:
+            await self._read(request, body)
+            yield await beside(len(body), parse_body, body), len(body)
+        finally:
+            self._free_bytes += len(body)
+
+    async def _read(self, request: Request, body: bytearray) -> None:
+        """Appends what comes to a body. What it holds is counted already."""
+        stated = request.headers.get("content-length", "")
+        if stated.isdecimal() and int(stated) > self.max_bytes:
+            raise self._too_large()
+        try:
+            async with asyncio.timeout(_BODY_SECONDS):
+                async for chunk in request.stream():
+                    if len(body) + len(chunk) > self.max_bytes:
+                        raise self._too_large()
+                    if len(chunk) > self._free_bytes:
+                        raise RequestError(429, "too many requests are waiting; try again")
+                    body += chunk
+                    self._free_bytes -= len(chunk)
+        except TimeoutError as error:
+            raise RequestError(408, "the body did not come in time") from error
+        except ClientDisconnect as error:
+            raise RequestError(400, "the body did not come to its end") from error
+
+    def _too_large(self) -> RequestError:
+        return RequestError(413, f"the body has more than {self.max_bytes:,} bytes")
+
+
+def json_of(
+    request: Request,
+) -> contextlib.AbstractAsyncContextManager[tuple[dict[str, Any], int]]:
+    """Reads the body of a request; see `Bodies`."""
+    bodies: Bodies = request.app.state.bodies
+    return bodies.json_of(request)
+
+
+async def beside(num_bytes: int, function: Callable[..., T], *arguments: Any) -> T:
+    """Calls a function, in a thread if it has much to do, so that others are served meanwhile.
+
+    Args:
+        num_bytes: about how much it reads or writes.
+        function: the function.
+        arguments: its arguments.
+    """
+    if num_bytes <= _LARGE:
+        return function(*arguments)
+    return await asyncio.to_thread(function, *arguments)
+
+
+async def compute(request: Request, worker: Worker, works: Sequence[Work]) -> list[Arrays]:
+    """Computes what a request asks for, unless its client goes before it is begun.
 
     Raises:
-        RequestError: it is too large, comes too slowly, or is no JSON object.
+        RequestError: it is refused, or the client has gone.
     """
-    limit = request.app.state.max_body_bytes
-    stated = request.headers.get("content-length", "")
-    if stated.isdecimal() and int(stated) > limit:
-        raise RequestError(413, f"the body has more than {limit:,} bytes")
-    body = bytearray()
+    watcher = asyncio.create_task(_withdraw_when_gone(request, worker, works))
     try:
-        async with asyncio.timeout(_BODY_SECONDS):
-            async for chunk in request.stream():
-                body += chunk
-                if len(body) > limit:
-                    raise RequestError(413, f"the body has more than {limit:,} bytes")
-    except TimeoutError as error:
-        raise RequestError(408, "the body did not come in time") from error
-    except ClientDisconnect as error:
-        raise RequestError(400, "the body did not come to its end") from error
-    return parse_body(bytes(body))
+        return await worker.outputs(works)
+    finally:
+        watcher.cancel()
+
+
+async def _withdraw_when_gone(request: Request, worker: Worker, works: Sequence[Work]) -> None:
+    """Waits for the end of a connection, the only message after a body that was read."""
+    await request.receive()
+    worker.withdraw(works)
+
+
+def num_bytes_of(outputs: Sequence[Arrays]) -> int:
+    """The size of arrays, which is about that of their JSON."""
+    return sum(array.nbytes for arrays in outputs for array in arrays.values())
 
 
 def json_response(content: Any, status: int = 200, headers: Mapping[str, str] = {}) -> Response:

@@ -2,7 +2,7 @@
 
 import itertools
 import os
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 import numpy as np
@@ -11,8 +11,9 @@ from google.protobuf import json_format
 from tensorflow.core.protobuf import saved_model_pb2
 
 from spanbert_tf.errors import BadInputError, reason
-from spanbert_tf.server.batching import Arrays, Work, count_tokens
+from spanbert_tf.server.batching import Arrays, Work
 from spanbert_tf.server.errors import RequestError
+from spanbert_tf.server.lengths import TokenCounter
 from spanbert_tf.serving.loading import SAVED_MODEL_FILE, load_export
 from spanbert_tf.tasks.pipeline import Pipeline, RawInputError, input_column
 from spanbert_tf.tasks.prediction import load_pipeline
@@ -20,6 +21,7 @@ from spanbert_tf.terminal import print_line
 
 DEFAULT_SIGNATURE = "serving_default"
 _SERVE = "serve"  # the tag of graphs that serve
+_MAX_INPUTS = 2_048  # of a request; as many as OpenAI's interface takes
 
 
 class Model:
@@ -42,6 +44,7 @@ class Model:
             self.signature_protos = _signature_protos(directory)
         except (OSError, ValueError, KeyError) as error:
             raise BadInputError(f"{directory}: cannot be loaded ({reason(error)})") from error
+        self._count_tokens = TokenCounter(self.description)
 
     @property
     def signature_names(self) -> list[str]:
@@ -103,19 +106,21 @@ class Model:
         widths = [values.shape[1] for values in inputs.values() if values.ndim > 1]
         texts = [values for values in inputs.values() if values.dtype == object]
         if not texts:
-            return max(widths, default=1)
-        longest = 0
+            return max([1, *widths])
+        longest = 1
         for row in zip(*texts, strict=True):
-            counts = [count_tokens(text.decode("utf-8", "replace")) for text in row]
+            counts = [self._count_tokens(text.decode("utf-8", "replace")) for text in row]
             longest = max(longest, sum(counts))
         limit = self.pipeline.max_text_tokens
         if limit is not None and longest > limit:
             raise RequestError(
-                413, f"a text has about {longest:,} tokens; {self.pipeline.name} reads {limit:,}"
+                413, f"a text has {longest:,} tokens; {self.pipeline.name} reads {limit:,}"
             )
+        if self.pipeline.cuts_texts:
+            return min(longest, self.description.sequence_length)
         return longest
 
-    def raw_works(self, inputs: Iterable[Any]) -> tuple[list[dict], list[Work]]:
+    def raw_works(self, inputs: Sequence[Any]) -> tuple[list[dict], list[Work]]:
         """Checks raw inputs, and makes what a worker computes of each.
 
         Args:
@@ -125,8 +130,10 @@ class Model:
             The inputs as they were checked, and their work.
 
         Raises:
-            RequestError: an input cannot be used, or the export takes only ids.
+            RequestError: an input cannot be used, there are too many, or the export takes only ids.
         """
+        if len(inputs) > _MAX_INPUTS:
+            raise RequestError(413, f"has {len(inputs):,} inputs; {_MAX_INPUTS:,} are taken")
         signature = self.description.signature
         if signature is None:
             raise RequestError(400, f"{self.name} takes only rows of ids; it answers no texts")

@@ -14,11 +14,13 @@ from starlette.requests import Request
 from starlette.responses import Response
 from starlette.routing import Route
 
+from spanbert_tf.server.batching import Work
 from spanbert_tf.server.errors import RequestError
-from spanbert_tf.server.http import json_response, models_of, read_json
+from spanbert_tf.server.http import beside, compute, json_of, json_response, models_of, num_bytes_of
 from spanbert_tf.server.model import DEFAULT_SIGNATURE
 from spanbert_tf.server.tensors import output_values, typed
-from spanbert_tf.server.tf_serving import compute_columns
+from spanbert_tf.server.tf_serving import work_of_columns
+from spanbert_tf.server.versions import Version
 
 # The protocol's names of types; `BYTES` is text in JSON.
 _DATATYPES = {
@@ -84,30 +86,50 @@ async def infer(request: Request) -> Response:
     """Computes a signature."""
     models = models_of(request)
     served = models.find(request.path_params["name"], request.path_params.get("version"))
-    with models.metrics.request(served.source.name, "infer"):
-        content = await read_json(request)
-        parameters = typed(content, "parameters", dict, {})
-        signature = typed(parameters, _SIGNATURE, str, DEFAULT_SIGNATURE)
-        specs = served.model.input_specs(signature)
-        columns: dict[str, Any] = {}
-        for tensor in typed(content, "inputs", list, []):
-            if not isinstance(tensor, dict):
-                raise RequestError(400, "an item of 'inputs' is no object")
-            name = typed(tensor, "name", str, "")
-            if name in columns:
-                raise RequestError(400, f"input {name!r} is given twice")
-            columns[name] = _nested(name, tensor, specs)
-        wanted = _wanted_outputs(content, served.model.output_specs(signature))
-        identifier = typed(content, "id", str)
-        outputs = await compute_columns(served, signature, columns)
-    answer = {
-        "model_name": served.source.name,
-        "model_version": served.model.version,
-        "outputs": [_tensor(name, outputs[name]) for name in wanted],
-    }
-    if identifier is not None:
-        answer["id"] = identifier
-    return json_response(answer)
+    metrics = models.metrics.request(served.source.name, "infer")
+    with metrics, served.version.used() as version:
+        async with json_of(request) as (content, size):
+            return await _infer(request, content, size, version)
+
+
+async def _infer(
+    request: Request, content: dict[str, Any], size: int, version: Version
+) -> Response:
+    model = version.model
+    parameters = typed(content, "parameters", dict, {})
+    signature = typed(parameters, _SIGNATURE, str, DEFAULT_SIGNATURE)
+    wanted = _wanted_outputs(content, model.output_specs(signature))
+    identifier = typed(content, "id", str)
+
+    def work() -> Work:
+        return work_of_columns(version, signature, _columns(content, model.input_specs(signature)))
+
+    (outputs,) = await compute(request, version.worker, [await beside(size, work)])
+
+    def written() -> Response:
+        answer = {
+            "model_name": model.name,
+            "model_version": model.version,
+            "outputs": [_tensor(name, outputs[name]) for name in wanted],
+        }
+        if identifier is not None:
+            answer["id"] = identifier
+        return json_response(answer)
+
+    return await beside(num_bytes_of([outputs]), written)
+
+
+def _columns(content: Mapping[str, Any], specs: Mapping[str, tf.TensorSpec]) -> dict[str, Any]:
+    """Returns name → data of the input tensors, as nested lists."""
+    columns: dict[str, Any] = {}
+    for tensor in typed(content, "inputs", list, []):
+        if not isinstance(tensor, dict):
+            raise RequestError(400, "an item of 'inputs' is no object")
+        name = typed(tensor, "name", str, "")
+        if name in columns:
+            raise RequestError(400, f"input {name!r} is given twice")
+        columns[name] = _nested(name, tensor, specs)
+    return columns
 
 
 def _nested(name: str, tensor: dict[str, Any], specs: Mapping[str, tf.TensorSpec]) -> Any:
@@ -128,6 +150,8 @@ def _nested(name: str, tensor: dict[str, Any], specs: Mapping[str, tf.TensorSpec
         raise RequestError(400, f"input {name!r} is of datatype {_DATATYPES[spec.dtype]}")
     if len(shape) != spec.shape.rank or not all(_is_size(size) for size in shape):
         raise RequestError(400, f"input {name!r} has no shape of {spec.shape.rank} sizes")
+    if 0 in shape[1:]:
+        raise RequestError(400, f"input {name!r} has rows of nothing")
     while any(isinstance(item, list) for item in data):  # data may be nested or flat
         if not all(isinstance(item, list) for item in data):
             raise RequestError(400, f"input {name!r} has data of different depths")
@@ -142,10 +166,8 @@ def _is_size(value: Any) -> bool:
 
 
 def _reshaped(data: list, shape: list[int]) -> list:
-    """Nests a flat list."""
+    """Nests a flat list, of no empty rows."""
     for size in reversed(shape[1:]):
-        if size == 0:
-            return [[]] * shape[0]
         data = [data[start : start + size] for start in range(0, len(data), size)]
     return data
 

@@ -1,4 +1,4 @@
-"""Refuses requests that pages of other sites send through a browser, and those without the key.
+"""Refuses requests that pages of other sites send, those without the key, and those too many.
 
 A page on the web can make a browser ask a server on the same machine. Such a request names the page
 as its `Origin`; or, if the site's name was made to lead to this machine, as its `Host`.
@@ -14,9 +14,11 @@ from starlette.datastructures import Headers
 from starlette.types import ASGIApp, Receive, Scope, Send
 
 from spanbert_tf.errors import BadInputError, reason
+from spanbert_tf.server.connections import CONNECTIONS
 from spanbert_tf.server.errors import RequestError
 from spanbert_tf.server.http import error_response
 
+_MAX_CONNECTIONS = 1_000
 _MIN_KEY = 16  # characters
 # The page asks for the key itself, and what watches a server's health has none.
 _OPEN_PATHS = ("/", "/v2/health/live", "/v2/health/ready")
@@ -68,6 +70,7 @@ class Guard:
         """Answers a request, or refuses it."""
         if scope["type"] == "http":
             try:
+                _check_room(scope)
                 self._check(scope["path"], Headers(scope=scope))
             except RequestError as error:
                 await error_response(scope["path"], error)(scope, receive, send)
@@ -116,6 +119,16 @@ class Guard:
                 socket.gethostname().lower(),
             )
         )
+
+
+def _check_room(scope: Scope) -> None:
+    """Checks that not too many connections are open.
+
+    Raises:
+        RequestError: they are.
+    """
+    if len(scope.get("state", {}).get(CONNECTIONS, ())) > _MAX_CONNECTIONS:
+        raise RequestError(503, "too many connections are open; try again")
 
 
 def _network_place(origin: str) -> str | None:

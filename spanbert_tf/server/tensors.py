@@ -20,7 +20,7 @@ _BASE64 = "b64"
 _BINARY_SUFFIX = "_bytes"  # outputs with such names are binary for TF Serving
 
 
-def parse_body(body: bytes) -> dict[str, Any]:
+def parse_body(body: bytes | bytearray) -> dict[str, Any]:
     """Parses the body of a request, which must be an object.
 
     Raises:

@@ -6,17 +6,17 @@ https://www.tensorflow.org/tfx/serving/api_rest
 from collections.abc import Mapping
 from typing import Any
 
-import numpy as np
 import tensorflow as tf
 from starlette.requests import Request
 from starlette.responses import Response
 from starlette.routing import Route
 
+from spanbert_tf.server.batching import Arrays, Work
 from spanbert_tf.server.errors import RequestError
-from spanbert_tf.server.http import json_response, models_of, read_json
+from spanbert_tf.server.http import beside, compute, json_of, json_response, models_of, num_bytes_of
 from spanbert_tf.server.model import DEFAULT_SIGNATURE
 from spanbert_tf.server.tensors import check_names, check_sizes, input_array, output_values, typed
-from spanbert_tf.server.versions import ServedModel
+from spanbert_tf.server.versions import Version
 
 _ROWS = "instances"
 _COLUMNS = "inputs"
@@ -26,19 +26,34 @@ async def predict(request: Request) -> Response:
     """Computes a signature for tensors by rows or by columns."""
     models = models_of(request)
     served = models.find(request.path_params["name"], request.path_params.get("version"))
-    with models.metrics.request(served.source.name, "predict"):
-        content = await read_json(request)
-        if (_ROWS in content) == (_COLUMNS in content):
-            raise RequestError(400, f"give either {_ROWS!r} or {_COLUMNS!r}")
-        signature = typed(content, "signature_name", str, DEFAULT_SIGNATURE)
-        specs = served.model.input_specs(signature)
-        by_rows = _ROWS in content
-        columns: Mapping[str, Any]
+    metrics = models.metrics.request(served.source.name, "predict")
+    with metrics, served.version.used() as version:
+        async with json_of(request) as (content, size):
+            return await _predict(request, content, size, version)
+
+
+async def _predict(
+    request: Request, content: dict[str, Any], size: int, version: Version
+) -> Response:
+    if (_ROWS in content) == (_COLUMNS in content):
+        raise RequestError(400, f"give either {_ROWS!r} or {_COLUMNS!r}")
+    signature = typed(content, "signature_name", str, DEFAULT_SIGNATURE)
+    specs = version.model.input_specs(signature)
+    by_rows = _ROWS in content
+
+    def work() -> Work:
         if by_rows:
-            columns = _columns_of_rows(content[_ROWS], specs)
+            columns: Mapping[str, Any] = _columns_of_rows(content[_ROWS], specs)
         else:
             columns = _columns(content[_COLUMNS], specs)
-        outputs = await compute_columns(served, signature, columns)
+        return work_of_columns(version, signature, columns)
+
+    (outputs,) = await compute(request, version.worker, [await beside(size, work)])
+    return await beside(num_bytes_of([outputs]), _written, outputs, by_rows)
+
+
+def _written(outputs: Arrays, by_rows: bool) -> Response:
+    """Makes the response, by rows or by columns."""
     values = {name: output_values(name, array) for name, array in outputs.items()}
     if by_rows:
         return json_response({"predictions": _rows(values)})
@@ -48,28 +63,25 @@ async def predict(request: Request) -> Response:
     return json_response({"outputs": values})
 
 
-async def compute_columns(
-    served: ServedModel, signature: str, columns: Mapping[str, Any]
-) -> Mapping[str, np.ndarray]:
-    """Computes a signature for nested lists by the names of its inputs.
+def work_of_columns(version: Version, signature: str, columns: Mapping[str, Any]) -> Work:
+    """Makes what a worker computes of nested lists by the names of a signature's inputs.
 
     Raises:
-        RequestError: the inputs are not those of the signature, or the model refuses them.
+        RequestError: the inputs are not those of the signature, or are more than one batch.
     """
-    specs = served.model.input_specs(signature)
+    specs = version.model.input_specs(signature)
     check_names(set(columns), specs)
     arrays = {name: input_array(name, columns[name], spec) for name, spec in specs.items()}
     check_sizes(arrays)
-    work = served.model.work(signature, arrays)
-    budget = served.worker.max_tokens
+    work = version.model.work(signature, arrays)
+    budget = version.worker.max_tokens
     if work.num_rows > 1 and work.cost > budget:
         raise RequestError(
             413,
-            f"has {work.num_rows:,} rows of about {work.tokens:,} tokens; {budget:,} are computed "
+            f"has {work.num_rows:,} rows of up to {work.tokens:,} tokens; {budget:,} are computed "
             "at once: send several requests",
         )
-    (outputs,) = await served.worker.outputs([work])
-    return outputs
+    return work
 
 
 def _columns_of_rows(rows: Any, specs: Mapping[str, tf.TensorSpec]) -> dict[str, list]:

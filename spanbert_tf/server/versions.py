@@ -4,7 +4,7 @@ import asyncio
 import contextlib
 import io
 import os
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from typing import NamedTuple
 
 from spanbert_tf.config.run import PRESET
@@ -134,12 +134,37 @@ def _read_models_config(path: str) -> list[Source]:
     return sources
 
 
-class _Serving(NamedTuple):
-    """The version that answers, with the thread that computes it."""
+class Version:
+    """A version that is loaded, with the thread that computes it.
 
-    found: _Found
-    model: Model
-    worker: Worker
+    Args:
+        model: the model.
+        worker: its thread.
+    """
+
+    def __init__(self, model: Model, worker: Worker) -> None:
+        self.model = model
+        self.worker = worker
+        self._num_users = 0
+        self._is_free = asyncio.Event()
+        self._is_free.set()
+
+    @contextlib.contextmanager
+    def used(self) -> Iterator["Version"]:
+        """Keeps the thread until the end of a request, if another version is taken up meanwhile."""
+        self._num_users += 1
+        self._is_free.clear()
+        try:
+            yield self
+        finally:
+            self._num_users -= 1
+            if not self._num_users:
+                self._is_free.set()
+
+    async def close(self) -> None:
+        """Answers what was begun, and ends the thread. No more requests may begin."""
+        await self._is_free.wait()
+        await self.worker.close()
 
 
 class ServedModel:
@@ -155,24 +180,25 @@ class ServedModel:
         self.source = source
         self._max_batch_tokens = max_batch_tokens
         self._metrics = metrics
-        self._serving: _Serving | None = None
+        self._found: _Found | None = None
+        self._version: Version | None = None
         self._last_problem = ""
 
     @property
-    def model(self) -> Model:
-        """The version that answers."""
-        return self._current.model
+    def version(self) -> Version:
+        """The version that answers.
 
-    @property
-    def worker(self) -> Worker:
-        """The thread of the version that answers."""
-        return self._current.worker
-
-    @property
-    def _current(self) -> _Serving:
-        if self._serving is None:
+        Raises:
+            RequestError: none is loaded yet.
+        """
+        if self._version is None:
             raise RequestError(503, f"{self.source.name} is not loaded")
-        return self._serving
+        return self._version
+
+    @property
+    def model(self) -> Model:
+        """The model of the version that answers."""
+        return self.version.model
 
     async def refresh(self) -> None:
         """Loads the newest version if it is not the one that answers, and closes the old one.
@@ -181,19 +207,19 @@ class ServedModel:
             BadInputError: there is no version, or it cannot be loaded. The old one goes on.
         """
         found = self._newest()
-        if self._serving is not None and found == self._serving.found:
+        if found == self._found:
             return
         model = await asyncio.to_thread(_load, self.source.name, found.path)
         budget = min(
             self._max_batch_tokens, model.pipeline.max_characters // _CHARACTERS_OF_A_TOKEN
         )
         worker = Worker(model.compute, budget, self._metrics.batches(self.source.name))
-        old = self._serving
-        self._serving = _Serving(found, model, worker)
+        old = self._version
+        self._found, self._version = found, Version(model, worker)
         self._last_problem = ""
         print_line(f"{self.source.name}: serves version {model.version}, {model.pipeline.name}")
         if old is not None:
-            await old.worker.close()
+            await old.close()
 
     async def watch(self) -> None:
         """Takes up new versions until it is cancelled. What cannot be loaded is printed once."""
@@ -208,8 +234,8 @@ class ServedModel:
 
     async def close(self) -> None:
         """Finishes what was asked for."""
-        if self._serving is not None:
-            await self._serving.worker.close()
+        if self._version is not None:
+            await self._version.close()
 
     def _newest(self) -> _Found:
         """Finds the version to serve.
@@ -228,9 +254,18 @@ class ServedModel:
 
 
 def _load(name: str, path: str) -> Model:
-    """Loads a version and answers its example."""
-    model = Model(name, path)
-    model.warm_up()
+    """Loads a version and answers its example.
+
+    Raises:
+        BadInputError: it is damaged, or not complete yet. TensorFlow has many errors for that.
+    """
+    try:
+        model = Model(name, path)
+        model.warm_up()
+    except (SpanBertError, OSError):
+        raise
+    except Exception as error:
+        raise BadInputError(f"{path}: cannot be loaded ({reason(error)})") from error
     return model
 
 

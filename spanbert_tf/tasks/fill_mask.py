@@ -26,6 +26,7 @@ class FillMask(Pipeline):
     """Fills in each `[MASK]` of a text with its most probable words."""
 
     name = "fill_mask"
+    cuts_texts = True
     model_class = SpanBertMaskedLM
     readme = os.path.join(os.path.dirname(__file__), "fill_mask_readme.md")
     example: ClassVar[Mapping[str, Any]] = {"texts": "The [MASK] of the function."}

@@ -66,6 +66,8 @@ class Pipeline(abc.ABC):
             features that the model reads.
         top_k: default number of answers to an input, for a pipeline that gives several.
         max_characters: largest number of characters of a batch, padding counted. It bounds memory.
+        cuts_texts: whether a row is made of a text, without what it does not hold; a server then
+            knows that no more is computed.
         max_text_tokens: largest number of tokens of a text that a server takes, for a pipeline
             whose memory grows with the square of it.
     """
@@ -79,6 +81,7 @@ class Pipeline(abc.ABC):
     row_names: ClassVar[tuple[str, ...]] = ()
     top_k: ClassVar[int] = 1
     max_characters: ClassVar[int] = 2**20
+    cuts_texts: ClassVar[bool] = False
     max_text_tokens: ClassVar[int | None] = None
 
     @abc.abstractmethod

@@ -21,6 +21,7 @@ class TextEmbedding(Pipeline):
     """Computes a vector for each text."""
 
     name = "text_embedding"
+    cuts_texts = True
     model_class = SpanBertTextEmbedder
     readme = os.path.join(os.path.dirname(__file__), "text_embedding_readme.md")
     example: ClassVar[Mapping[str, Any]] = {"text": "It rains."}

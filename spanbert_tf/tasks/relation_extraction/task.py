@@ -58,6 +58,7 @@ class RelationExtraction(LabelTask[RelationExtractionManifest, RelationExtractio
     """Classifies the relation of the subject of a text to its object."""
 
     name = "relation_extraction"
+    cuts_texts = True
     model_class = SpanBertRelationClassifier
     config_class = RelationExtractionConfig
     manifest_class = RelationExtractionManifest

@@ -76,6 +76,7 @@ class TextClassification(LabelTask[TextClassificationManifest, TextClassificatio
     """
 
     name = "text_classification"
+    cuts_texts = True
     best = None  # depends on the data set
     lines_file = EXAMPLES_FILE
     label_title = "class"

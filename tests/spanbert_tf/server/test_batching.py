@@ -7,7 +7,7 @@ import numpy as np
 import pytest
 from hypothesis import strategies as st
 
-from spanbert_tf.server.batching import Work, Worker, compute_batch, count_tokens, take_batch
+from spanbert_tf.server.batching import Work, Worker, compute_batch, take_batch
 from spanbert_tf.server.errors import RequestError
 
 
@@ -48,14 +48,6 @@ def test_like_lengths_go_together():
     waiting = [short, long, alike]
     assert take_batch(waiting, 50) == [short, alike]
     assert waiting == [long]
-
-
-@pytest.mark.parametrize(
-    ("text", "pieces"),
-    [("", 0), ("owl", 1), ("the owls!", 3), ("unfriendliness", 4), ("!?!?", 4), ("北京大学", 4)],
-)
-def test_tokens_are_estimated(text, pieces):
-    assert count_tokens(text) == pieces + 2
 
 
 def double(signature, inputs):
@@ -119,6 +111,23 @@ def test_too_many_waiting_requests_are_refused_and_room_comes_back():
         assert caught.value.status == 413
 
     run(steps)
+
+
+def test_requests_whose_clients_have_gone_are_not_computed():
+    async def steps(worker):
+        works = [work_of(1, 10) for _ in range(3)]  # a batch each
+        asked = [asyncio.create_task(worker.outputs([work])) for work in works]
+        await asyncio.sleep(0)
+        worker.withdraw(works[1:2])
+        answers = await asyncio.gather(*asked, return_exceptions=True)
+        assert worker.waiting_tokens == 0
+        worker.withdraw(works)  # too late: nothing is left to withdraw
+        return answers
+
+    (first, second, third), batches = run(steps)
+    assert first[0]["y"].shape == third[0]["y"].shape == (1, 2)
+    assert isinstance(second, RequestError)
+    assert batches == [1, 1]
 
 
 def test_closing_finishes_what_waits():

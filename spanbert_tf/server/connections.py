@@ -1,0 +1,67 @@
+"""Connections that are closed when their clients are too slow.
+
+uvicorn waits without an end for the head of a request, and for a client that reads its answer.
+"""
+
+import asyncio
+from typing import Any
+
+from uvicorn.protocols.http.h11_impl import H11Protocol
+
+IDLE_SECONDS = 30.0
+CONNECTIONS = "connections"  # the key of the state of a scope
+
+
+class Connection(H11Protocol):
+    """A connection of a client. h11 bounds the size of a head; uvicorn's other parser does not.
+
+    It is closed if for `IDLE_SECONDS` no head of a request is complete, whatever else comes, or if
+    nothing of an answer is read.
+    """
+
+    _watch: asyncio.TimerHandle | None = None
+    _unread_bytes = 0  # of an answer, when it was last looked
+
+    def connection_made(self, transport: Any) -> None:
+        """Begins to wait for a request."""
+        super().connection_made(transport)
+        self.app_state[CONNECTIONS] = self.connections
+        self._wait()
+
+    def connection_lost(self, exc: Exception | None) -> None:
+        """Waits for nothing more."""
+        super().connection_lost(exc)
+        self._stop_waiting()
+
+    def data_received(self, data: bytes) -> None:
+        """Ends to wait if the head of a request is complete."""
+        super().data_received(data)
+        if self._has_request:
+            self._stop_waiting()
+
+    def on_response_complete(self) -> None:
+        """Begins to wait for the next request."""
+        super().on_response_complete()
+        if not self._has_request:  # the client may have sent it already
+            self._wait()
+
+    @property
+    def _has_request(self) -> bool:
+        return self.cycle is not None and not self.cycle.response_complete
+
+    def _wait(self) -> None:
+        self._stop_waiting()
+        self._unread_bytes = self.transport.get_write_buffer_size()
+        self._watch = self.loop.call_later(IDLE_SECONDS, self._look)
+
+    def _stop_waiting(self) -> None:
+        if self._watch is not None:
+            self._watch.cancel()
+            self._watch = None
+
+    def _look(self) -> None:
+        """Closes the connection, unless the client is reading a long answer."""
+        if self.transport.get_write_buffer_size() < self._unread_bytes:
+            self._wait()
+        else:
+            self.transport.abort()
