@@ -122,12 +122,13 @@ def parse_documents(
     """
     record = parse_examples(serialized, manifest.stored(), None)
     genres = tf.cast(record.pop(GENRE), tf.int32)
-    lists = {
-        name: tf.RaggedTensor.from_tensor(tf.cast(values, tf.int32), lengths=counts)
+    dense = {
+        name: (tf.cast(values, tf.int32), tf.sequence_mask(counts, tf.shape(values)[1]))
         for name, (values, counts) in record.items()
     }
     if max_segments is not None:
-        lists = _run_of_segments(lists, keys, max_segments)
+        dense = _run_of_segments(dense, keys, max_segments)
+    lists = {name: _ragged(values, is_kept) for name, (values, is_kept) in dense.items()}
     x = pack_documents(
         lists[SEGMENT_LENGTHS],
         lists[ROW_TOKEN_IDS],
@@ -157,31 +158,42 @@ def parse_documents(
     )
 
 
+def _ragged(values: tf.Tensor, is_kept: tf.Tensor) -> tf.RaggedTensor:
+    """Returns the kept of the values [B, places]; `tf.ragged.boolean_mask` makes 120 operations."""
+    lengths = tf.math.count_nonzero(is_kept, axis=1)
+    return tf.RaggedTensor.from_row_lengths(
+        tf.boolean_mask(values, is_kept), lengths, validate=False
+    )
+
+
 def _run_of_segments(
-    lists: dict[str, tf.RaggedTensor], keys: tf.Tensor, max_segments: int
-) -> dict[str, tf.RaggedTensor]:
-    """Draws a run of segments of each document, and keeps the mentions in it."""
-    sizes = lists[SEGMENT_LENGTHS]
-    counts = tf.cast(sizes.row_lengths(), tf.int64)  # [B]
+    lists: dict[str, tuple[tf.Tensor, tf.Tensor]], keys: tf.Tensor, max_segments: int
+) -> dict[str, tuple[tf.Tensor, tf.Tensor]]:
+    """Draws a run of segments of each document, and keeps the mentions in it.
+
+    A list is its values, int32 [B, places], padded with 0, and which places are no padding; of the
+    lists that are returned, also which are in the run.
+    """
+    sizes, is_segment = lists[SEGMENT_LENGTHS]  # [B, segments]
+    counts = tf.math.count_nonzero(is_segment, axis=1)  # [B]
     bits = random_bits(keys, Stream.SEGMENTS, tf.zeros([1], tf.int32))
-    first = scale(high_fraction(bits), tf.maximum(counts - max_segments, 0) + 1)  # [B]
-    segments = tf.ragged.range(sizes.row_lengths())
-    after = first[:, tf.newaxis] + max_segments
-    in_run = (segments >= first[:, tf.newaxis]) & (segments < after)
-    zero = tf.zeros_like(sizes)
-    start = tf.reduce_sum(tf.where(segments < first[:, tf.newaxis], sizes, zero), axis=1)[:, None]
-    end = start + tf.reduce_sum(tf.where(in_run, sizes, zero), axis=1)[:, None]  # [B, 1]
-    places = tf.cast(tf.ragged.range(lists[ROW_TOKEN_IDS].row_lengths()), tf.int32)
+    first = scale(high_fraction(bits), tf.maximum(counts - max_segments, 0) + 1)[:, tf.newaxis]
+    segments = tf.range(tf.shape(sizes, tf.int64)[1])
+    in_run = is_segment & (segments >= first) & (segments < first + max_segments)
+    start = tf.reduce_sum(tf.where(segments < first, sizes, 0), axis=1, keepdims=True)  # [B, 1]
+    end = start + tf.reduce_sum(tf.where(in_run, sizes, 0), axis=1, keepdims=True)
+    places = tf.range(tf.shape(lists[ROW_TOKEN_IDS][0])[1])
     is_inside = (places >= start) & (places < end)
-    is_kept = (lists[MENTION_STARTS] >= start) & (lists[MENTION_ENDS] < end)
+    mention_starts, is_mention = lists[MENTION_STARTS]
+    in_run_whole = is_mention & (mention_starts >= start) & (lists[MENTION_ENDS][0] < end)
     kept = {}
-    for name, values in lists.items():
+    for name, (values, is_value) in lists.items():
         if name == SEGMENT_LENGTHS:
-            kept[name] = tf.ragged.boolean_mask(values, in_run)
+            kept[name] = values, in_run
         elif name == MENTION_CLUSTERS:
-            kept[name] = tf.ragged.boolean_mask(values, is_kept)
+            kept[name] = values, in_run_whole
         elif name in (MENTION_STARTS, MENTION_ENDS):
-            kept[name] = tf.ragged.boolean_mask(values - start, is_kept)
+            kept[name] = values - start, in_run_whole
         else:
-            kept[name] = tf.ragged.boolean_mask(values, is_inside)
+            kept[name] = values, is_value & is_inside
     return kept
