@@ -13,6 +13,7 @@ from spanbert_tf.command_line import (
     WritingCommand,
     case_options,
     follow_links_option,
+    language_of_preset_option,
     options,
     overwrite_option,
     vocabulary_options,
@@ -252,6 +253,7 @@ def prepare_repair(records: str, output: str, *, overwrite: bool) -> None:
 
 @vocabulary.command("extend", cls=_QuotedInput)
 @click.option("--preset", required=True, metavar="PRESET", help="The encoder to begin with.")
+@language_of_preset_option
 @click.option(
     "--input",
     "input_pattern",

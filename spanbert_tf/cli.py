@@ -23,6 +23,8 @@ from spanbert_tf.command_line import (
     backend_changed_option,
     case_options_with,
     devices_option,
+    language_of_preset_option,
+    language_option,
     overwrite_option,
     quiet_libraries,
     run_command,
@@ -138,7 +140,7 @@ def pretrain(
     from spanbert_tf.conversion.converted_presets import converted_preset
 
     if initial_preset is not None:
-        initial_preset = converted_preset(initial_preset)
+        initial_preset = converted_preset(initial_preset, records=data)
     # Mistakes are reported before the slow import of TensorFlow.
     settings = load_run_config(config, overrides, preset=initial_preset, run=output)
     from spanbert_tf.process import supervise
@@ -191,7 +193,7 @@ def compare(
     from spanbert_tf.conversion.converted_presets import converted_preset
 
     if initial_preset is not None:
-        initial_preset = converted_preset(initial_preset)
+        initial_preset = converted_preset(initial_preset, records=data)
     import_keras()
     from spanbert_tf.studies.comparison import compare_systems
 
@@ -205,6 +207,7 @@ def compare(
     metavar="PRESET|DIR",
     help="The encoder: a preset, or a directory of Hugging Face.",
 )
+@language_of_preset_option
 @corpus_options
 @click.option("--output", required=True, type=WORK_PATH, metavar="DIR")
 @click.option(
@@ -311,6 +314,7 @@ def plan(
     type=click.Choice(["absolute", "segment_aware", "absolute_with_paragraph_and_sentence"]),
     help="For a checkpoint of SegaBERT's authors: which of its tables are read.",
 )
+@language_option("en")
 @click.option(
     "--without-next-steps",
     "show_next_steps",
@@ -367,12 +371,13 @@ def convert(
     is_flag=True,
     help="Take rows of ids alone: it loads without TensorFlow Text.",
 )
+@language_of_preset_option
 @overwrite_option
-def export(preset: str, output: str, **options: Any) -> None:
+def export(preset: str, output: str, language: str | None, **options: Any) -> None:
     """Write a SavedModel for TF Serving, texts in, predictions out; or a file of ids."""
     from spanbert_tf.conversion.converted_presets import converted_preset
 
-    preset = converted_preset(preset)
+    preset = converted_preset(preset, language=language)
     import_keras()
     from spanbert_tf.tasks.prediction import export_preset
 

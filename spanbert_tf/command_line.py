@@ -249,7 +249,6 @@ def check_vocabulary_options(
     vocabulary: str | None,
     lowercase: bool | None,
     strip_accents: bool | None,
-    language: str | None = None,
 ) -> None:
     """Checks that exactly one option names the vocabulary and what is done to text.
 
@@ -258,7 +257,6 @@ def check_vocabulary_options(
         vocabulary: value of `--vocabulary`.
         lowercase: value of `--lowercase`.
         strip_accents: value of `--keep-accents`.
-        language: value of `--language`.
 
     Raises:
         ConfigurationError: two options name it, or none does.
@@ -275,8 +273,6 @@ def check_vocabulary_options(
         raise ConfigurationError(
             "--preset tells the casing; leave out --lowercase, --cased and --keep-accents"
         )
-    if language is not None:
-        raise ConfigurationError("--preset tells the language; leave out --language")
 
 
 class _PresetOption(click.Option):
@@ -292,10 +288,25 @@ class _PresetOption(click.Option):
                 opts.get("vocabulary"),
                 opts.get("lowercase"),
                 opts.get("strip_accents"),
-                opts.get("language"),
             )
         return super().handle_parse_result(ctx, opts, args)
 
+
+def language_option(default: str) -> _Decorator:
+    """`--language`.
+
+    Args:
+        default: what is said of its default.
+    """
+    return click.option(
+        "--language",
+        metavar="CODE",
+        help="Language of the text, whose rule splits it into sentences: de, zh, …  "
+        f"[default: {default}]",
+    )
+
+
+language_of_preset_option = language_option("the preset's, or en")
 
 vocabulary_options = options(
     click.option(
@@ -306,11 +317,7 @@ vocabulary_options = options(
     ),
     click.option("--vocabulary", metavar="FILE", help="In place of --preset."),
     case_options_with(default=None, lowercase=_LOWERCASE_HELP, accents=_ACCENTS_HELP),
-    click.option(
-        "--language",
-        metavar="CODE",
-        help="Language of the text, whose rule splits it into sentences: de, zh, …  [default: en]",
-    ),
+    language_of_preset_option,
 )
 
 

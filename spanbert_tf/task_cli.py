@@ -15,6 +15,7 @@ from spanbert_tf.command_line import (
     WritingCommand,
     backend_changed_option,
     devices_option,
+    language_of_preset_option,
     overwrite_option,
     set_option,
 )
@@ -69,7 +70,7 @@ def finetune(
 
     supervise(settings.training.strategy)
     with run_lock(options["output"], settings.training.strategy, "spanbert-tf finetune"):
-        preset = converted_preset(preset)
+        preset = converted_preset(preset, records=options["data"])
         refuse_no_preset(preset)
         import_keras()
         if grid:
@@ -123,7 +124,7 @@ def evaluate(
     from spanbert_tf.conversion.converted_presets import converted_preset
 
     if preset is not None:
-        preset = converted_preset(preset)
+        preset = converted_preset(preset, records=data[0])
     import_keras()
     from spanbert_tf.tasks.evaluation import run_evaluation
 
@@ -141,6 +142,7 @@ def evaluate(
     help="Lines of --input: JSON objects of the task's fields, or texts.  [default: jsonlines]",
 )
 @click.option("--output", required=True, type=OUTPUT_PATH, metavar="DIR|FILE|-")
+@language_of_preset_option
 @click.option("--top-k", type=click.IntRange(min=1), help="Predictions of each --input.")
 @click.option("--batch-size", type=click.IntRange(min=1), default=32, show_default=True)
 @precision_option
@@ -151,6 +153,7 @@ def predict(
     source: str | None,
     source_format: str | None,
     output: str,
+    language: str | None,
     top_k: int | None,
     **options: Any,
 ) -> None:
@@ -161,11 +164,13 @@ def predict(
         raise click.UsageError("--top-k is for --input alone; leave it out")
     if data is not None and source_format is not None:
         raise click.UsageError("--format is for --input alone; leave it out")
+    if data is not None and language is not None:
+        raise click.UsageError("--language is for --input alone: the records tell it; leave it out")
     if data is not None and output == "-":
         raise click.UsageError("--output - is for --input alone; name a directory")
     from spanbert_tf.conversion.converted_presets import converted_preset
 
-    preset = converted_preset(preset)
+    preset = converted_preset(preset, language=language, records=data)
     import_keras()
     if source is not None:
         from spanbert_tf.tasks.prediction import predict_lines

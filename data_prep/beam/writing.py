@@ -153,7 +153,7 @@ def write_pretraining_records(
     target.check()
     files = find_files(input_pattern, follow_links=follow_links)
     pieces, text_rules = chosen_vocabulary(
-        preset=None if preset is None else converted_preset(preset),
+        preset=None if preset is None else converted_preset(preset, language=language),
         vocabulary=vocabulary,
         lowercase=lowercase,
         strip_accents=strip_accents,

@@ -58,6 +58,7 @@ def extend_vocabulary(
     output: str,
     *,
     input_pattern: Sequence[str] = (),
+    language: str | None = None,
     size: int | None = None,
     words_file: str | None = None,
     num_markers: int = NUM_MARKERS,
@@ -72,6 +73,7 @@ def extend_vocabulary(
         preset: the preset, or its name.
         output: directory of the new preset.
         input_pattern: glob patterns of text files, whose words are counted.
+        language: see `converted_preset`.
         size: how many words to add, if the text has as many that are cut into pieces and occur
             twice.
         words_file: path of a list of words, one a line, in place of `size`.
@@ -93,7 +95,7 @@ def extend_vocabulary(
     if size is not None and not input_pattern:
         raise ConfigurationError("--size: needs --input, the text whose words are counted")
     Output(output, PRESET_KIND, overwrite=overwrite).check()
-    opened = Preset(converted_preset(os.fspath(preset)))
+    opened = Preset(converted_preset(os.fspath(preset), language=language))
     tokenizer = tokenizer_to_extend(opened)
     counts: Mapping[str, int] = {}
     num_without_text = 0

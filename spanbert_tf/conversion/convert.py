@@ -55,6 +55,8 @@ from spanbert_tf.files.written import print_written
 from spanbert_tf.lazy import load
 from spanbert_tf.models.span_bert_backbone import was_trained
 from spanbert_tf.terminal import print_line
+from spanbert_tf.text.chosen_vocabulary import known_language
+from spanbert_tf.text.languages import DEFAULT_LANGUAGE
 from spanbert_tf.text.vocabulary import check_case
 
 # Opens a directory, an archive or a preset. The arguments are the path, and what the source may not
@@ -96,6 +98,7 @@ _APPROXIMATE_MODELS = {
     "model_garden": "the Model Garden's encoder, unless it is given another activation,",
     "keras_bert": "KerasHub's BERT",
 }
+_FORMAT_WITH_LANGUAGE = "keras"  # keeps the language of texts
 _PYTORCH_FORMATS = ("huggingface", "fairseq")  # need the extra `convert`
 _EXTRA_MODULES = ("torch", "safetensors")
 _SHOWN_UNUSED = 8  # names of unused arrays that are printed
@@ -120,6 +123,7 @@ def convert_checkpoint(
     strip_accents: bool | None = None,
     is_pair: bool = False,
     positions: str | None = None,
+    language: str | None = None,
     show_next_steps: bool = True,
 ) -> None:
     """Converts a checkpoint, and prints which parts were found, are missing or are not used.
@@ -137,15 +141,25 @@ def convert_checkpoint(
         is_pair: whether a text classifier reads pairs of texts, for a source that does not state
             it.
         positions: a value of `--positions`, for a source whose tables fit several encoders.
+        language: code of the language of its texts, which a preset keeps; `None`: as the source
+            states it, or English.
         show_next_steps: whether to print commands that use the result.
 
     Raises:
         BadInputError: the source cannot be used, or the destination exists or cannot be written.
-        ConfigurationError: the casing or the positions are neither stated nor given.
+        ConfigurationError: the casing or the positions are neither stated nor given, or the
+            language is unknown, or the target has no place for it.
         MismatchError: the options or the target do not fit the source.
     """
     read = SOURCES[source_format]
     target = TARGETS[target_format]
+    if language is not None and target_format != _FORMAT_WITH_LANGUAGE:
+        raise ConfigurationError(
+            f"--language: {target_format} has no place for it; leave it out, or convert --to "
+            f"{_FORMAT_WITH_LANGUAGE}"
+        )
+    if language is not None:
+        known_language(language)
     destination = Output(destination, target.output, overwrite=overwrite).check()
     if os.path.realpath(source) == os.path.realpath(destination):
         raise BadInputError(f"{destination}: is SRC and DST at once; name another directory")
@@ -164,6 +178,8 @@ def convert_checkpoint(
             if TEXT_CLASSIFIER not in checkpoint.found_parts():
                 raise MismatchError(f"{source}: holds no text classifier; leave out --pairs")
             checkpoint = dataclasses.replace(checkpoint, is_pair=True)
+        if language is not None:
+            checkpoint = _with_language(checkpoint, language)
         left_out = target.write(checkpoint, destination, overwrite=overwrite)
         target_approximates_gelu = target_format in _APPROXIMATE_MODELS
         if checkpoint.approximates_gelu != target_approximates_gelu:
@@ -239,6 +255,21 @@ def with_positions(checkpoint: Checkpoint, positions: str | None) -> Checkpoint:
         table = np.asarray(arrays[SEGMENT_TABLE])
         arrays[SEGMENT_TABLE] = np.repeat(table[:1], len(table), axis=0)
     return found
+
+
+def _with_language(checkpoint: Checkpoint, language: str) -> Checkpoint:
+    """Adds the language of its texts to a checkpoint, which may have stated none but English.
+
+    Raises:
+        MismatchError: it states another one.
+    """
+    stated = checkpoint.text_rules.language
+    if stated not in (DEFAULT_LANGUAGE, language):
+        raise MismatchError(
+            f"{checkpoint.path}: states the language {stated}, not {language}; leave out --language"
+        )
+    text_rules = checkpoint.text_rules._replace(language=language)
+    return dataclasses.replace(checkpoint, text_rules=text_rules)
 
 
 def _only_reader(checkpoint: Checkpoint) -> str:

@@ -1,9 +1,9 @@
 """Takes a directory of Hugging Face where a command reads a preset: it is converted in passing.
 
 The preset is kept in Keras' home, where KerasHub keeps the presets that it downloads. The name of
-its folder is a digest of the source's files, so that each source is converted once, and a changed
-one again. A process of its own converts on the CPU: the command may train on the devices later, or
-only read the vocabulary.
+its folder is a digest of the source's files and of the language, so that each source is converted
+once for a language, and a changed one again. A process of its own converts on the CPU: the command
+may train on the devices later, or only read the vocabulary.
 """
 
 import hashlib
@@ -14,12 +14,14 @@ import tempfile
 
 import filelock
 
+from spanbert_tf.data.manifest import language_of_records
 from spanbert_tf.errors import BadInputError, SpanBertError, reason
 from spanbert_tf.files.contents import check_own_files, sha256
 from spanbert_tf.files.kinds import PRESET_CONFIG, is_hugging_face_bert
 from spanbert_tf.files.paths import without_slash
 from spanbert_tf.process import command_line, run_child
 from spanbert_tf.terminal import print_line
+from spanbert_tf.text.chosen_vocabulary import check_language_of_preset, known_language
 
 # Endings of the files that a conversion can read.
 _READ_ENDINGS = (".json", ".txt", ".safetensors", ".bin")
@@ -27,7 +29,9 @@ _PROGRAM = "spanbert-tf: "  # begins the line of an error
 _OPTIONS = ("--cased", "--vocabulary", "--positions")  # of `convert`, which its errors ask for
 
 
-def converted_preset(preset: str) -> str:
+def converted_preset(
+    preset: str, *, language: str | None = None, records: str | os.PathLike | None = None
+) -> str:
     """Returns the directory of a preset: of the same, or of one made of a model of Hugging Face.
 
     A conversion prints the table of `convert`. A later call for the same files finds its preset.
@@ -35,15 +39,25 @@ def converted_preset(preset: str) -> str:
     Args:
         preset: a name of a preset, or a directory of a BERT of Hugging Face: `config.json`, weights
             and a vocabulary.
+        language: code of the language of its texts, which such a directory does not state; `None`:
+            that of the records, or English.
+        records: directory of the records that the preset is used with.
 
     Raises:
         BadInputError: the directory cannot be converted, or its preset cannot be written.
+        ConfigurationError: the language is unknown.
+        MismatchError: a preset states another language than the given one.
     """
     if not is_hugging_face_bert(preset):
+        if language is not None:
+            check_language_of_preset(preset, language)
         return preset
+    if language is None and records is not None:
+        language = language_of_records(records)
+    language = known_language(language)
     source = without_slash(preset)
     check_own_files(source)
-    folder = os.path.join(_cache(), _digest(source))
+    folder = os.path.join(_cache(), _digest(source, language))
     destination = os.path.join(folder, os.path.basename(os.path.abspath(source)))
     try:
         os.makedirs(os.path.dirname(folder), exist_ok=True)
@@ -53,7 +67,7 @@ def converted_preset(preset: str) -> str:
                 print_line(f"{source}: a model of Hugging Face, converted to {destination}")
             else:
                 shutil.rmtree(folder, ignore_errors=True)
-                _convert(source, destination)
+                _convert(source, destination, language)
     except (OSError, NotImplementedError) as error:  # a file system without locks
         raise BadInputError(
             f"{folder}: the preset of {source} cannot be written ({reason(error)}); let KERAS_HOME "
@@ -68,9 +82,10 @@ def _cache() -> str:
     return os.path.join(home, "models", "spanbert_tf")
 
 
-def _digest(directory: str) -> str:
-    """A digest of the files that a conversion can read, and of the version that converts."""
-    digest = hashlib.sha256(importlib.metadata.version("spanbert_tf").encode())
+def _digest(directory: str, language: str) -> str:
+    """A digest of the files that a conversion can read, the language, and this version."""
+    version = importlib.metadata.version("spanbert_tf")
+    digest = hashlib.sha256(f"{version}\n{language}".encode())
     for name in sorted(os.listdir(directory)):
         path = os.path.join(directory, name)
         if name.endswith(_READ_ENDINGS) and os.path.isfile(path):
@@ -78,14 +93,14 @@ def _digest(directory: str) -> str:
     return digest.hexdigest()[:16]
 
 
-def _convert(source: str, destination: str) -> None:
+def _convert(source: str, destination: str, language: str) -> None:
     """Converts in a process of its own.
 
     Raises:
         BadInputError: as the process says it.
     """
     arguments = ["convert", "--from", "huggingface", "--to", "keras", "--without-next-steps"]
-    command = command_line([*arguments, source, destination])
+    command = command_line([*arguments, "--language", language, source, destination])
     with tempfile.TemporaryFile() as errors:
         status = run_child(["env", "CUDA_VISIBLE_DEVICES=-1", *command], stderr=errors)
         errors.seek(0)

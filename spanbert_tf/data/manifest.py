@@ -5,7 +5,9 @@ each task. `data_prep` writes records with these names, and `spanbert_tf.data` r
 module does not need TensorFlow.
 """
 
+import contextlib
 import dataclasses
+import glob
 import hashlib
 import json
 import os
@@ -28,7 +30,7 @@ from spanbert_tf.files.kinds import (
 from spanbert_tf.files.output import OutputKind
 from spanbert_tf.files.paths import check_mounted
 from spanbert_tf.files.text_files import parse_json
-from spanbert_tf.text.languages import check_language
+from spanbert_tf.text.languages import LANGUAGES, check_language
 from spanbert_tf.text.vocabulary import TextRules, load_vocabulary
 
 DATASET_INFO_FILE = info_file(PRETRAINING_RECORDS)
@@ -498,6 +500,21 @@ class PretrainingManifest(Manifest):
                 f"`spanbert-tf prepare pretraining --annotate {spans}`"
             )
         return SPAN_LISTS[spans]
+
+
+def language_of_records(directory: str | os.PathLike) -> str | None:
+    """The code of the language of a set of records, of any task.
+
+    `None` where the directory holds no such description; what reads the records says so.
+    """
+    pattern = os.path.join(glob.escape(os.fspath(directory)), info_file("*"))
+    for path in sorted(glob.glob(pattern)):
+        with contextlib.suppress(OSError, ValueError, RecursionError):
+            with open(path, encoding="utf-8") as file:
+                language = json.load(file)["language"]
+            if language in LANGUAGES:
+                return language
+    return None
 
 
 def _shown(value: object) -> str:

@@ -45,6 +45,8 @@ from spanbert_tf.studies.held_out_text import (
 from spanbert_tf.studies.stages import check_enough_records, print_stage
 from spanbert_tf.studies.task_scores import TaskComparison, read_task_data
 from spanbert_tf.terminal import print_line
+from spanbert_tf.text.chosen_vocabulary import load_vocabulary_of_preset
+from spanbert_tf.text.languages import DEFAULT_LANGUAGE
 from spanbert_tf.text.vocabulary import UNKNOWN_TOKEN
 from spanbert_tf.training.metrics_log import METRICS_FILE, read_metrics
 from spanbert_tf.training.run_directory import RunDirectory
@@ -83,6 +85,7 @@ def run_adapt(
     text: TextSource,
     output: str,
     *,
+    language: str | None = None,
     words: int | None = None,
     steps: int | None = None,
     hours: float | None = None,
@@ -99,6 +102,8 @@ def run_adapt(
         text: the text.
         output: directory that is new, or of an earlier call with the same arguments. It gets
             `preset/`, the result; `README.md`; and a folder for each stage.
+        language: code of the language of the text, which a directory of Hugging Face does not
+            state; `None`: that of the preset, or English.
         words: how many words of the text to add to the vocabulary; `None`: none.
         steps: steps of training; `None`: as many as `hours` allow, or as the configuration has.
         hours: how long to train on these devices, whose speed is measured first.
@@ -122,7 +127,7 @@ def run_adapt(
     check_resumable(output, "an adaptation", _CONTENTS)
     tasks = read_task_data(task_data, task_prepare)
     find_files(text.input_pattern, follow_links=text.follow_links)  # reports mistakes first
-    encoder = converted_preset(preset)
+    encoder = converted_preset(preset, language=language)
     tokenizer_to_extend(Preset(encoder))  # refuses presets of other projects, and adapters
     shape_of_run = _settings(encoder, load_config(CONFIG).training.steps) + list(overrides)
     place = os.path.join(output, _RUN)
@@ -211,8 +216,11 @@ def _settings(preset: str, steps: int) -> list[str]:
 
 def _note_arguments(output: str, encoder: str, text: TextSource, **numbers: float | None) -> None:
     """Refuses a directory that was begun with other arguments, and notes those of a new one."""
+    _, text_rules = load_vocabulary_of_preset(encoder)
+    is_english = text_rules.language == DEFAULT_LANGUAGE
     inputs: dict[str, str | None] = {
         "--preset": golden_digest(encoder),
+        "--language": None if is_english else text_rules.language,
         "--input": json.dumps(list(text.input_pattern)),
         "--text-column": json.dumps(list(text.text_columns)),
         "--document-separator": text.document_separator,

@@ -158,7 +158,7 @@ def write_task_records(
     target = Output(output, kind, overwrite=overwrite)
     output = target.check()
     pieces, text_rules = chosen_vocabulary(
-        preset=None if preset is None else converted_preset(preset),
+        preset=None if preset is None else converted_preset(preset, language=language),
         vocabulary=vocabulary,
         lowercase=lowercase,
         strip_accents=strip_accents,

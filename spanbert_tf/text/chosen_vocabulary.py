@@ -6,12 +6,13 @@ from typing import NotRequired
 from typing_extensions import TypedDict  # pydantic wants this one before Python 3.12
 
 from spanbert_tf.command_line import check_vocabulary_options
-from spanbert_tf.errors import BadInputError, ConfigurationError
+from spanbert_tf.errors import BadInputError, ConfigurationError, MismatchError
 from spanbert_tf.files.kinds import convert_keras_command
 from spanbert_tf.files.preset import TOKENIZER_CONFIG, TOKENIZER_VOCABULARY, PresetFiles
 from spanbert_tf.files.text_files import check_json_value
 from spanbert_tf.terminal import print_line
 from spanbert_tf.text.casing import advice_on_language
+from spanbert_tf.text.languages import DEFAULT_LANGUAGE, check_language
 from spanbert_tf.text.vocabulary import TextRules, check_case, load_vocabulary
 
 _TOKENIZER = "SpanBertTokenizer"
@@ -47,22 +48,26 @@ def chosen_vocabulary(
         lowercase: whether to lower-case the text, which must suit the vocabulary; `None`: it stays
             as it is.
         strip_accents: whether to strip accents as well; `None`: where the text is lower-cased.
-        language: code of the language whose sentences the text has; `None`: English.
+        language: code of the language whose sentences the text has; `None`: that of the preset, or
+            English.
 
     Raises:
         BadInputError: the preset or the vocabulary cannot be used.
         ConfigurationError: neither a preset nor a vocabulary is given, or both are, or a casing
-            or language beside a preset; or the language has no rule for sentences.
-        MismatchError: the vocabulary is not of the stated case.
+            beside a preset; or the language is unknown.
+        MismatchError: the vocabulary is not of the stated case, or the preset states another
+            language.
     """
     path = os.fspath(vocabulary) if vocabulary is not None else None
-    check_vocabulary_options(preset, path, lowercase, strip_accents, language)
+    check_vocabulary_options(preset, path, lowercase, strip_accents)
     if preset is not None:
+        if language is not None:
+            check_language_of_preset(preset, language)
         return load_vocabulary_of_preset(preset)  # the model learned the two together
     assert path is not None  # one of both is given, as was checked
     pieces = load_vocabulary(path)
     try:
-        text_rules = TextRules.of(bool(lowercase), strip_accents, language)
+        text_rules = TextRules.of(bool(lowercase), strip_accents, known_language(language))
     except ValueError as error:
         raise ConfigurationError(f"--{error}") from error
     check_case(pieces, path, text_rules)
@@ -70,6 +75,34 @@ def chosen_vocabulary(
     if advice:
         print_line(advice)
     return pieces, text_rules
+
+
+def known_language(language: str | None) -> str:
+    """The code of `--language`; `None`: English.
+
+    Raises:
+        ConfigurationError: there is no such language; the message names the nearest code.
+    """
+    try:
+        return check_language(language or DEFAULT_LANGUAGE)
+    except ValueError as error:
+        raise ConfigurationError(f"--{error}") from error
+
+
+def check_language_of_preset(preset: str | os.PathLike, language: str) -> None:
+    """Refuses `--language` beside a preset that states another one.
+
+    Raises:
+        BadInputError: as for `load_vocabulary_of_preset`.
+        ConfigurationError: there is no such language.
+        MismatchError: the preset states another one.
+    """
+    _, text_rules = load_vocabulary_of_preset(preset)
+    if text_rules.language != known_language(language):
+        raise MismatchError(
+            f"{preset}: states the language {text_rules.language}, not {language}; leave out "
+            "--language, or make the preset again with it (`convert`, or `pretrain` on records)"
+        )
 
 
 def load_vocabulary_of_preset(preset: str | os.PathLike) -> tuple[list[str], TextRules]:

@@ -309,7 +309,11 @@ def test_a_preset_tells_vocabulary_and_casing(command, tmp_path, capfd):
         ("--preset {preset} --lowercase", "--preset tells the casing; leave out --lowercase, --"),
         ("--cased --preset {preset}", "--preset tells the casing; leave out --lowercase, --cased"),
         ("--preset {preset} --keep-accents", "--preset tells the casing; leave out --lowercase"),
-        ("--preset {preset} --language en", "--preset tells the language; leave out --language"),
+        (
+            "--preset {preset} --language de",
+            "{preset}: states the language en, not de; leave out --language, or make",
+        ),
+        ("--preset {preset} --language tlh", "--language tlh: is not known; the nearest is"),
         (
             "--vocabulary {words} --language tlh",
             "--language tlh: is not known; the nearest is",

@@ -16,7 +16,7 @@ from spanbert_tf.cli import main
 from spanbert_tf.conversion import converted_presets
 from spanbert_tf.conversion.convert import convert_checkpoint
 from spanbert_tf.conversion.converted_presets import converted_preset
-from spanbert_tf.errors import BadInputError
+from spanbert_tf.errors import BadInputError, ConfigurationError, MismatchError
 from spanbert_tf.models import SpanBertBackbone
 from spanbert_tf.text.chosen_vocabulary import load_vocabulary_of_preset
 
@@ -79,6 +79,47 @@ def test_it_is_converted_once_and_again_if_a_file_changes(model, conversions, tm
     _, rules = load_vocabulary_of_preset(first)
     _, others = load_vocabulary_of_preset(second)
     assert (rules.lowercase, others.lowercase) == (True, False)
+
+
+def language_of(preset):
+    _, text_rules = load_vocabulary_of_preset(preset)
+    return text_rules.language
+
+
+def test_each_language_has_a_preset_of_its_own(model, conversions):
+    codes = ["de", None, "zh", "en"]
+    presets = [converted_preset(str(model), language=code) for code in codes]
+    assert [language_of(preset) for preset in presets] == ["de", "en", "zh", "en"]
+    assert presets[1] == presets[3]
+    assert len(conversions) == 3
+    with pytest.raises(ConfigurationError, match="--language tlh: is not known; the nearest"):
+        converted_preset(str(model), language="tlh")
+    assert converted_preset(presets[0], language="de") == presets[0]
+    with pytest.raises(MismatchError, match="states the language de, not fr; leave out --lang"):
+        converted_preset(presets[0], language="fr")
+    assert len(conversions) == 3
+
+
+def test_convert_keeps_the_language(model, tmp_path):
+    preset = str(tmp_path / "preset")
+    convert_checkpoint("huggingface", "keras", str(model), preset, language="ja")
+    assert language_of(preset) == "ja"
+    with pytest.raises(ConfigurationError, match="--language: tf1 has no place for it; leave it"):
+        convert_checkpoint("huggingface", "tf1", str(model), str(tmp_path / "tf1"), language="ja")
+    assert not (tmp_path / "tf1").exists()
+    with pytest.raises(ConfigurationError, match="--language tlh: is not known"):
+        convert_checkpoint("huggingface", "keras", str(model), preset, language="tlh")
+
+
+def test_records_tell_the_language(model, conversions, tmp_path):
+    text = tmp_path / "text.txt"
+    text.write_text("the cats sat on a mat. " * 20)
+    records = tmp_path / "records"
+    write_pretraining_records(text, preset=str(model), output=records, language="de")
+    assert language_of(converted_preset(str(model), records=records)) == "de"
+    assert len(conversions) == 1
+    nothing = tmp_path / "nothing"
+    assert language_of(converted_preset(str(model), records=nothing)) == "en"
 
 
 def test_one_that_was_killed_is_made_again(model, conversions):
