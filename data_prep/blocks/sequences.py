@@ -27,6 +27,7 @@ class Sentences(NamedTuple):
         token_offsets: int [N], word pieces of the same sentence before this part; 0 for whole
             sentences.
         spans: for each annotation, int [E, 2]: first and last position in `token_ids`, in order.
+            The words, which come last, have the first position alone, int [E, 1].
     """
 
     token_ids: np.ndarray
@@ -108,7 +109,8 @@ class Block(NamedTuple):
         num_tokens: number of word pieces.
         token_ids: ids of the word pieces.
         first_token_index: index of the first token in its sentence.
-        lists: those of `POSITION_LISTS`, then the starts and the ends of each annotation.
+        lists: those of `POSITION_LISTS`, then the starts and the ends of each annotation, then the
+            starts of words, if these were found.
     """
 
     document: int
@@ -286,16 +288,15 @@ def _storable(indices: np.ndarray, bounds: np.ndarray) -> np.ndarray:
 def _cut_spans(spans: tuple[np.ndarray, ...], token_bounds: np.ndarray) -> Iterator[list[bytes]]:
     """For each annotation, the starts and then the ends of the spans inside each block.
 
-    Spans that cross the border of a block are dropped.
+    Spans that cross the border of a block are dropped. Words have no ends, so none is.
     """
     for values in spans:
-        block_of_start, block_of_end = np.searchsorted(token_bounds, values.T, side="right") - 1
-        inside = (block_of_start == block_of_end) & (block_of_start < len(token_bounds) - 1)
-        block = block_of_start[inside]
+        blocks = np.searchsorted(token_bounds, values.T, side="right") - 1  # [1 or 2, E]
+        inside = (blocks[0] == blocks[-1]) & (blocks[0] < len(token_bounds) - 1)
+        block = blocks[0][inside]
         span_bounds = np.searchsorted(block, np.arange(len(token_bounds)))
         positions = values[inside] - token_bounds[block][:, np.newaxis]
-        yield _slices(positions[:, 0], span_bounds)
-        yield _slices(positions[:, 1], span_bounds)
+        yield from (_slices(column, span_bounds) for column in positions.T)
 
 
 def _slices(values: np.ndarray, bounds: np.ndarray, dtype: np.dtype = LIST_TYPE) -> list[bytes]:

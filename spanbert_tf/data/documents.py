@@ -21,7 +21,7 @@ from spanbert_tf.text.positions import (
     segment_positions,
 )
 from spanbert_tf.text.tokenization import WordPieceTokenizer, characters_before
-from spanbert_tf.text.vocabulary import SpecialTokenIds, TextRules, is_continuation
+from spanbert_tf.text.vocabulary import SpecialTokenIds, TextRules, begin_words
 
 NO_PIECE = -1
 NO_SENTENCE = -1  # of padding
@@ -83,7 +83,7 @@ class TextReader(tf.Module):
     def __init__(self, vocabulary: list[str], text_rules: TextRules, sequence_length: int) -> None:
         super().__init__()
         self._tokenizer = WordPieceTokenizer.shared(vocabulary, text_rules)
-        self._continues = tf.constant([is_continuation(piece) for piece in vocabulary])  # [V]
+        self._begins_word = tf.constant(begin_words(vocabulary))  # [V]
         self._sequence_length = sequence_length
         self._language = text_rules.language
         self._special = SpecialTokenIds.from_vocabulary(vocabulary)
@@ -114,7 +114,7 @@ class TextReader(tf.Module):
         lines = places.paragraph_indices.flat_values
         is_new = changes(lines) | changes(places.sentence_indices.flat_values) | changes(rows)
         sentences = ids.with_flat_values(tf.cumsum(tf.cast(is_new, tf.int32)))
-        begins = ~tf.gather(self._continues, ids.flat_values) | changes(rows)  # [P]
+        begins = tf.gather(self._begins_word, ids.flat_values) | changes(rows)  # [P]
         words = tf.cumsum(tf.cast(begins, tf.int32)) - 1  # of all texts
         first_words = tf.math.unsorted_segment_min(words, rows, ids.nrows())
         own_words = ids.with_flat_values(words - tf.gather(first_words, rows))

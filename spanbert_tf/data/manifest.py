@@ -32,6 +32,7 @@ from spanbert_tf.files.paths import check_mounted
 from spanbert_tf.files.text_files import parse_json
 from spanbert_tf.text.languages import LANGUAGES, check_language
 from spanbert_tf.text.vocabulary import TextRules, load_vocabulary
+from spanbert_tf.text.word_segmentation import WordSegmentation
 
 DATASET_INFO_FILE = info_file(PRETRAINING_RECORDS)
 UNIGRAM_COUNTS_FILE = "unigram_counts.json"
@@ -60,6 +61,9 @@ ANNOTATIONS: dict[Annotation, tuple[str, str]] = {  # of records that were writt
 }
 SPAN_LISTS: dict[str, tuple[str, ...]] = dict(ANNOTATIONS.items())
 SPAN_LISTS["sentences"] = (SENTENCE_STARTS,)
+# Of records that were written with `--word-segmentation`; without it, words are those of BERT.
+WORDS, WORD_STARTS = "words", "word_starts"
+SPAN_LISTS[WORDS] = (WORD_STARTS,)
 
 # Numbers of speakers, of documents for coreference; those of named ones are larger.
 NO_SPEAKER, SPECIAL_SPEAKER = 0, 1
@@ -298,6 +302,8 @@ class PretrainingManifest(Manifest):
     Attributes:
         sequences: `"single"` or `"pair"`.
         annotations: names of `ANNOTATIONS`.
+        word_segmentation: how the words of `WORD_STARTS` were found; records have none of these
+            with `"none"`.
         counts: documents, title_only_documents, …
         shards: the files of both splits.
         unigram_counts_hash: SHA-256 of `unigram_counts.json`, which holds the occurrences of each
@@ -312,6 +318,7 @@ class PretrainingManifest(Manifest):
     sequence_length: Annotated[int, Ge(8), Lt(2**16)]
     sequences: Sequences
     annotations: tuple[Annotation, ...]
+    word_segmentation: WordSegmentation = "none"
     counts: dict[str, Count]
     shards: tuple[Shard, ...]
     unigram_counts_hash: str
@@ -329,6 +336,11 @@ class PretrainingManifest(Manifest):
         """Word pieces of a record at most."""
         return self.sequence_length - 1 - self.num_blocks
 
+    @property
+    def has_words(self) -> bool:
+        """Whether the records tell where words begin."""
+        return self.word_segmentation != "none"
+
     def stored(self) -> dict[str, Stored]:
         """What each record holds."""
         numbers = {RECORD_ID: Stored("int64"), FIRST_TOKEN_INDEX: Stored("int64")}
@@ -344,6 +356,8 @@ class PretrainingManifest(Manifest):
         for annotation in self.annotations:
             first, last = ANNOTATIONS[annotation]
             lists |= {first: starts, last: starts._replace(like=first)}
+        if self.has_words:
+            lists[WORD_STARTS] = starts
         return numbers | lists
 
     @property
@@ -390,6 +404,8 @@ class PretrainingManifest(Manifest):
             del values["repaired_from"]
         if self.made_from is None:
             del values["made_from"]
+        if not self.has_words:
+            del values["word_segmentation"]
         lines = [f"{json.dumps(name)}: {json.dumps(value)}" for name, value in values.items()]
         shards = ",\n  ".join(map(json.dumps, values["shards"]))
         lines[list(values).index("shards")] = f'"shards": [\n  {shards}\n ]'
@@ -493,6 +509,11 @@ class PretrainingManifest(Manifest):
             raise MismatchError(
                 f"{directory}: masking.scheme {scheme!r} takes {spans}, which no records have; "
                 f"choose a scheme that takes {' or '.join(SPAN_LISTS)}"
+            )
+        if spans == WORDS and not self.has_words:
+            raise MismatchError(
+                f"{directory}: masking.scheme {scheme!r} needs records with words; write them with "
+                "`spanbert-tf prepare pretraining --word-segmentation icu`"
             )
         if spans in ANNOTATIONS and spans not in self.annotations:
             raise MismatchError(

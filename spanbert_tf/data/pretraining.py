@@ -9,10 +9,10 @@ import tensorflow as tf
 
 from spanbert_tf.data.ahead import computed_ahead
 from spanbert_tf.data.manifest import (
-    ANNOTATIONS,
     POSITION_LISTS,
     RECORD_ID,
-    TOKEN_IDS,
+    SPAN_LISTS,
+    WORDS,
     PretrainingManifest,
 )
 from spanbert_tf.data.rows import (
@@ -22,6 +22,7 @@ from spanbert_tf.data.rows import (
     parse_records,
     scalar_names,
     segment_aware_indices,
+    starts_of_words,
 )
 from spanbert_tf.data.stream import evaluation_chunks, training_chunks
 from spanbert_tf.data.tfrecords import serialize_features
@@ -41,6 +42,7 @@ def pretraining_dataset(
     first_batch: int = 0,
     segment_aware: bool = False,
     num_steps: int | None = None,
+    with_words: bool = False,
 ) -> tf.data.Dataset:
     """Batches of masked rows for `SpanBertPretrainer.fit`.
 
@@ -61,13 +63,15 @@ def pretraining_dataset(
         segment_aware: whether to add SegaBERT's three indices.
         num_steps: batches of the training split from the first masking rate to the last one, if
             `masking` has two.
+        with_words: whether to add `starts_word`, which no model takes.
 
     Returns:
         A data set of dicts with static shapes: `token_ids`, `segment_ids`, `padding_mask` (int32
         [B, S]); `mask_positions`, `mask_ids`, `span_left_positions`, `span_right_positions`,
         `span_offsets` (int32 [B, K]); `mask_weights`, `span_weights` (float32 [B, K]); for pairs
         `next_sentence_labels` (int32 [B]); if `segment_aware`, `paragraph_indices`,
-        `sentence_indices`, `token_indices` (int32 [B, S]).
+        `sentence_indices`, `token_indices` (int32 [B, S]); if `with_words`, `starts_word` (bool
+        [B, S]), whether a position starts a word or is none of a word.
 
     Raises:
         BadInputError: the directory or one of its files is missing or unusable, the split has
@@ -105,6 +109,7 @@ def pretraining_dataset(
         seed=seed,
         segment_aware=segment_aware,
         num_steps=num_steps if is_scheduled else None,
+        with_words=with_words,
     )
     batches = chunks.map(pipeline.parse).prefetch(1).rebatch(batch_size, drop_remainder=True)
     if not is_scheduled:
@@ -124,11 +129,13 @@ class PretrainingPipeline:
         seed: int = 0,
         segment_aware: bool = False,
         num_steps: int | None = None,
+        with_words: bool = False,
     ) -> None:
         vocabulary = manifest.vocabulary(directory)
         self._manifest = manifest
         self._options = options
         self._segment_aware = segment_aware
+        self._with_words = with_words
         self._special = SpecialTokenIds.from_vocabulary(vocabulary)
         unigram_counts = manifest.unigram_counts(directory)
         self._masker = SpanMasker.from_vocabulary(
@@ -142,8 +149,9 @@ class PretrainingPipeline:
     def parse(self, serialized: tf.Tensor, epochs: tf.Tensor) -> tuple[ParsedRecords, tf.Tensor]:
         """Parses records, string [W]; their epochs, int64 [W], are returned as they are."""
         position_lists = POSITION_LISTS if self._segment_aware else ()
-        list_names = (*self._span_features, *position_lists)
-        return parse_records(serialized, self._manifest, list_names), epochs
+        word_list = SPAN_LISTS[WORDS] if self._manifest.has_words else ()
+        list_names = dict.fromkeys((*self._span_features, *word_list, *position_lists))
+        return parse_records(serialized, self._manifest, tuple(list_names)), epochs
 
     @tf.autograph.experimental.do_not_convert
     def mask_for_step(
@@ -159,8 +167,13 @@ class PretrainingPipeline:
         """Packs and masks a batch of parsed records; the dict of `pretraining_dataset`."""
         features, blocks = pack_rows(records, self._special)
         annotated = pack_spans(records, self._spans) if self._spans else None
+        starts_word = starts_of_words(records, blocks, self._masker.is_word_start)
+        if self._with_words:
+            features["starts_word"] = starts_word
         record_ids = records.scalars[RECORD_ID]
-        features |= self._masker(blocks, epochs, record_ids, self._num_slots, annotated, step)
+        features |= self._masker(
+            blocks, epochs, record_ids, self._num_slots, annotated, step, starts_word
+        )
         if self._segment_aware:
             features |= segment_aware_indices(records)
         return features
@@ -168,7 +181,5 @@ class PretrainingPipeline:
 
 def _empty_record(manifest: PretrainingManifest) -> bytes:
     """A serialized record without tokens, to fill up a batch."""
-    lists = [TOKEN_IDS, *POSITION_LISTS]
-    for annotation in manifest.annotations:
-        lists += ANNOTATIONS[annotation]
+    lists = [name for name, stored in manifest.stored().items() if stored.is_list]
     return serialize_features(dict.fromkeys(scalar_names(manifest), 0), dict.fromkeys(lists, b""))

@@ -27,6 +27,8 @@ from spanbert_tf.data.manifest import (
     SENTENCE_STARTS,
     SPAN_LISTS,
     TOKEN_IDS,
+    WORD_STARTS,
+    WORDS,
     PretrainingManifest,
 )
 from spanbert_tf.masking import AnnotatedSpans, Blocks
@@ -217,6 +219,29 @@ def pack_spans(records: ParsedRecords, name: str) -> AnnotatedSpans:
     per_block = [end - begin for begin, end in itertools.pairwise([*first, counts])]
     first, per_block = (tf.stack(values, axis=1) for values in (first, per_block))  # [B, G, 1]
     return AnnotatedSpans(starts + shift, ends + shift, first, per_block)
+
+
+def starts_of_words(records: ParsedRecords, blocks: Blocks, begins_word: tf.Tensor) -> tf.Tensor:
+    """Whether each position of the rows starts a word, or is none of a word, bool [B, S].
+
+    Args:
+        records: parsed with the features of `WORDS`, if the records have them.
+        blocks: their rows, from `pack_rows`.
+        begins_word: whether each entry of the vocabulary begins a word, bool [V]; tells the words
+            of other records.
+    """
+    if WORD_STARTS not in records.lists:
+        return tf.gather(begins_word, blocks.token_ids)
+    starts = pack_spans(records, WORDS).starts  # [B, E]
+    num_rows, width = tf.unstack(tf.shape(blocks.token_ids, tf.int64))
+    positions = tf.tile(tf.range(width)[tf.newaxis], [num_rows, 1])
+    is_outside = tf.reshape(~blocks.hold(positions), [-1])
+    # Entries beyond the end of a list are position 1, the first one of the text.
+    flat = tf.reshape(tf.range(num_rows)[:, tf.newaxis] * width + starts, [-1, 1])
+    return tf.reshape(
+        tf.tensor_scatter_nd_update(is_outside, flat, tf.ones_like(flat[:, 0], tf.bool)),
+        tf.shape(blocks.token_ids),
+    )
 
 
 def segment_aware_indices(records: ParsedRecords) -> dict[str, tf.Tensor]:

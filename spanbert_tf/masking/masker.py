@@ -24,7 +24,7 @@ from spanbert_tf.masking.random_bits import (
 from spanbert_tf.masking.selection import select_tokens
 from spanbert_tf.masking.spans import AnnotatedSpans, Blocks, Words, find_words
 from spanbert_tf.masking.targets import MaskedTokens, list_masked_tokens, target_features
-from spanbert_tf.text.vocabulary import MASK_TOKEN, is_continuation
+from spanbert_tf.text.vocabulary import MASK_TOKEN, begin_words
 
 _TOKEN_BITS = 53  # finer than FRACTION_BITS: a token may occur once in a corpus of 10^10
 
@@ -103,7 +103,7 @@ class SpanMasker:
             raise ValueError('unigram_counts are missing; random_tokens="unigrams" reads them')
         return cls(
             options,
-            tf.constant([not is_continuation(piece) for piece in vocabulary]),
+            tf.constant(begin_words(vocabulary)),
             TokenDistribution.from_counts(unigram_counts),
             list(vocabulary).index(MASK_TOKEN),
             seed,
@@ -118,6 +118,7 @@ class SpanMasker:
         num_slots: int,
         annotated: AnnotatedSpans | None = None,
         step: tf.Tensor | None = None,
+        starts_word: tf.Tensor | None = None,
     ) -> dict[str, tf.Tensor]:
         """Masks each block of each row.
 
@@ -129,6 +130,8 @@ class SpanMasker:
             annotated: the records' spans, if the scheme uses them.
             step: the step for which the rows are masked, from 0, int64 []. If the rate changes from
                 step to step and this is `None`, the last rate counts.
+            starts_word: whether each position starts a word, or is none of a word, bool [B, S];
+                `None`: as the vocabulary says it.
 
         Returns:
             A dict of `token_ids`, int32 [B, S], with replacements, and of the features of
@@ -140,9 +143,11 @@ class SpanMasker:
         else:
             budgets = scheduled_budgets(blocks, self.options, step, self.num_steps)
         index_all = self.options.chosen_scheme.draws_single_words
-        words = find_words(blocks, self.is_word_start, index_all=index_all)
+        if starts_word is None:
+            starts_word = tf.gather(self.is_word_start, blocks.token_ids)
+        words = find_words(blocks, starts_word, index_all=index_all)
         masked = select_tokens(
-            blocks, words, self.is_word_start, keys, budgets, num_slots, self.options, annotated
+            blocks, words, starts_word, keys, budgets, num_slots, self.options, annotated
         )
         tokens = list_masked_tokens(masked, blocks.token_ids, num_slots)
         token_ids = _replace_tokens(

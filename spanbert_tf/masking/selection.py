@@ -8,7 +8,7 @@ Here a whole round of draws of all rows is decided at once, with the same result
 the candidate that would mask it: the first accepted candidate that covers it. Then candidates get
 their tokens in order until the budget is met; the last one may get only some of its tokens.
 
-Shapes: B rows, S positions, G blocks of a row, C draws of a round, V entries of the vocabulary.
+Shapes: B rows, S positions, G blocks of a row, C draws of a round.
 """
 
 from typing import NamedTuple
@@ -47,7 +47,7 @@ def _draws_per_round(num_slots: int, scheme: ChosenScheme) -> int:
 def select_tokens(
     blocks: Blocks,
     words: Words,
-    is_word_start: tf.Tensor,
+    starts_word: tf.Tensor,
     keys: tf.Tensor,
     budgets: tf.Tensor,
     num_slots: int,
@@ -59,7 +59,7 @@ def select_tokens(
     Args:
         blocks: the packed rows.
         words: the words of the rows.
-        is_word_start: whether each entry of the vocabulary starts a word, bool [V].
+        starts_word: what the words were found by, see `find_words`.
         keys: result of `row_keys`.
         budgets: number of tokens to mask in each block, int64 [B, G].
         num_slots: maximum number of masked tokens of a row.
@@ -79,7 +79,7 @@ def select_tokens(
     masked, remaining = _mask_round(rows, first_draw, None, budgets, round_size, options)
     # Only the few rows that need more draws take part in further rounds.
     late = tf.where(tf.reduce_any(remaining > 0, axis=1))[:, 0]  # [late rows]
-    late_rows = _take_rows(rows, late, is_word_start, options)
+    late_rows = _take_rows(rows, late, starts_word, options)
     share = min(options.chosen_scheme.share, MOST_ANNOTATED)
     most_draws = int(_MOST_DRAWS / (1 - share)) * tf.shape(blocks.token_ids, tf.int64)[1]
 
@@ -114,11 +114,12 @@ class _Rows(NamedTuple):
 
 
 def _take_rows(
-    rows: _Rows, indices: tf.Tensor, is_word_start: tf.Tensor, options: MaskingOptions
+    rows: _Rows, indices: tf.Tensor, starts_word: tf.Tensor, options: MaskingOptions
 ) -> _Rows:
     """Takes the rows of some indices."""
     blocks = Blocks(*(tf.gather(values, indices) for values in rows.blocks))
-    words = find_words(blocks, is_word_start, index_all=options.chosen_scheme.draws_single_words)
+    index_all = options.chosen_scheme.draws_single_words
+    words = find_words(blocks, tf.gather(starts_word, indices), index_all=index_all)
     keys = tf.gather(rows.keys, indices)
     annotated = rows.annotated
     if annotated is not None:

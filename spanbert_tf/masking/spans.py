@@ -121,15 +121,14 @@ class Candidates(NamedTuple):
     is_annotated: tf.Tensor | None = None
 
 
-def find_words(blocks: Blocks, is_word_start: tf.Tensor, *, index_all: bool = False) -> Words:
+def find_words(blocks: Blocks, starts_word: tf.Tensor, *, index_all: bool = False) -> Words:
     """Lists the words of all rows.
 
     Args:
         blocks: the packed rows.
-        is_word_start: whether each entry of the vocabulary starts a word, bool [V].
+        starts_word: whether each position starts a word, or is none of a word, bool [B, S].
         index_all: whether to compute `Words.indices`.
     """
-    starts_word = tf.gather(is_word_start, blocks.token_ids)  # [B, S]
     flat_starts = blocks.flat_starts  # [B, G, 1]
     # The first token of a block starts a word, even if the block starts inside of a word.
     block_starts = tf.reshape(flat_starts, [-1])

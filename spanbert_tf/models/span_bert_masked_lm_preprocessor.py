@@ -35,7 +35,8 @@ class SpanBertMaskedLMPreprocessor(LengthOfPreset, keras_hub.models.MaskedLMPrep
     Each call draws new masks, also in each epoch of a data set and in each evaluation. For masks
     that can be reproduced, and for pre-training at scale, use records and
     `spanbert_tf.data.pretraining_dataset`. Random tokens are drawn evenly from the whole
-    vocabulary, because there is no corpus whose tokens could be counted.
+    vocabulary, because there is no corpus whose tokens could be counted. Words are those of BERT,
+    whatever `word_segmentation` of the tokenizer says.
 
     Args:
         tokenizer: a `SpanBertTokenizer`.

@@ -6,6 +6,7 @@ Shapes: B texts.
 import functools
 import os
 from collections.abc import Iterable
+from typing import get_args
 
 import keras
 import keras_hub
@@ -29,6 +30,7 @@ from spanbert_tf.text.vocabulary import (
     check_vocabulary,
     load_vocabulary,
 )
+from spanbert_tf.text.word_segmentation import WordSegmentation
 
 # Names of attributes in KerasHub, and the tokens.
 _SPECIAL_TOKENS = {
@@ -91,13 +93,16 @@ class SpanBertTokenizer(LoadsPresets, keras_hub.tokenizers.WordPieceTokenizer):
         sequence_length: int or `None`. Number of ids to which texts are truncated and padded. No
             special tokens are added.
         language: string. The language by whose rule preprocessors split texts into sentences.
+        word_segmentation: string or `None`. How `spanbert-tf prepare pretraining` finds the words
+            that masking takes: `"none"`, `"spaces"`, `"icu"`, `"jieba"` or `"spacy"`; `None`: as
+            the language needs it. Word pieces do not depend on it.
         dtype: `"int32"` for ids, or `"string"` for the word pieces. Preprocessors need ids.
 
     Raises:
         BadInputError: the vocabulary cannot be used.
         ValueError: an option has only one value in BERT's text normalization, accents are to be
-            stripped from cased text, the language has no rule for sentences, or the dtype is
-            another one.
+            stripped from cased text, the language has no rule for sentences, there is no such way
+            to find words, or the dtype is another one.
 
     Example:
     ```python
@@ -116,6 +121,7 @@ class SpanBertTokenizer(LoadsPresets, keras_hub.tokenizers.WordPieceTokenizer):
         special_tokens_in_strings: bool = False,
         sequence_length: int | None = None,
         language: str = DEFAULT_LANGUAGE,
+        word_segmentation: WordSegmentation | None = None,
         **kwargs,
     ) -> None:
         fixed = sorted(set(_FIXED_OPTIONS) & set(kwargs))
@@ -125,6 +131,9 @@ class SpanBertTokenizer(LoadsPresets, keras_hub.tokenizers.WordPieceTokenizer):
             self._add_special_token(token, name)
         text_rules = TextRules.of(lowercase, strip_accents, language)
         self.language = text_rules.language
+        if word_segmentation not in (None, *get_args(WordSegmentation)):
+            raise ValueError(f"word_segmentation={word_segmentation!r} is not known")
+        self.word_segmentation = word_segmentation
         super().__init__(
             vocabulary=vocabulary,
             lowercase=lowercase,
@@ -223,4 +232,7 @@ class SpanBertTokenizer(LoadsPresets, keras_hub.tokenizers.WordPieceTokenizer):
         config = super().get_config()
         for name in (*_FIXED_OPTIONS, "special_tokens"):
             config.pop(name, None)
-        return {**config, "language": self.language}
+        config["language"] = self.language
+        if self.word_segmentation is not None:
+            config["word_segmentation"] = self.word_segmentation
+        return config

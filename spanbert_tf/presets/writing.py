@@ -19,6 +19,7 @@ from spanbert_tf.presets.golden import write_golden
 from spanbert_tf.terminal import escape_controls
 from spanbert_tf.text.languages import DEFAULT_LANGUAGE
 from spanbert_tf.text.vocabulary import TextRules
+from spanbert_tf.text.word_segmentation import describe_segmentation
 
 
 def write_preset(
@@ -89,6 +90,9 @@ def write_model_card(
     backbone = getattr(model, "backbone", model)
     language = getattr(tokenizer, "language", DEFAULT_LANGUAGE)  # KerasHub's own have none
     text_rules = TextRules(tokenizer.lowercase, tokenizer.strip_accents, language).describe()
+    segmentation = getattr(tokenizer, "word_segmentation", None)
+    if segmentation is not None:
+        text_rules += f", {describe_segmentation(segmentation, language)}"
     rows = {
         **facts,
         **_pooler(backbone),

@@ -23,7 +23,7 @@ from spanbert_tf.masking import MaskingOptions
 from spanbert_tf.pretraining.datasets import tokens_per_row
 from spanbert_tf.pretraining.span_lengths import SpanLengths, count_span_lengths, plot_span_lengths
 from spanbert_tf.terminal import escape_controls
-from spanbert_tf.text.vocabulary import MASK_TOKEN, is_continuation
+from spanbert_tf.text.vocabulary import MASK_TOKEN
 
 PAPER_BATCH_TOKENS = 256 * 512  # tokens of a global batch (SpanBERT, section 4.2)
 _BAR_WIDTH = 40
@@ -150,6 +150,7 @@ def _print_examples(
         seed=settings.training.seed,
         segment_aware=settings.model.segment_aware,
         num_steps=settings.training.schedule_steps,
+        with_words=True,
     )
     (batch,) = batches.take(1).as_numpy_iterator()
     if num_examples:
@@ -169,6 +170,7 @@ def _print_examples(
 def masked_example(row: dict[str, np.ndarray], vocabulary: Sequence[str]) -> Text:
     """Formats a row of a batch as coloured text, with `original→replacement` for masked tokens.
 
+    The row has `starts_word`; the pieces of a word are put together.
     If the row has SegaBERT's indices, `¶p.s` precedes the first token of sentence s of paragraph p,
     and `¶p.s+t` the first token of the row if it is token t of a sentence. The label of a pair
     comes last: whether the second segment is the next one or a random one.
@@ -189,7 +191,7 @@ def masked_example(row: dict[str, np.ndarray], vocabulary: Sequence[str]) -> Tex
                 style = _RANDOM
             shown = f"{original}→{shown}"
         sentence = _sentence_mark(row, position)
-        joins_word = is_continuation(shown) and position > 0 and not sentence
+        joins_word = not row["starts_word"][position] and position > 0 and not sentence
         if position > 0 and not joins_word:
             text.append(" ")
         if sentence:

@@ -26,6 +26,7 @@ from spanbert_tf.pretraining.model import (
 )
 from spanbert_tf.terminal import print_line
 from spanbert_tf.text.vocabulary import load_vocabulary
+from spanbert_tf.text.word_segmentation import stated_segmentation
 from spanbert_tf.training.checkpoints import Best, Checkpoints
 from spanbert_tf.training.cluster import locks_run
 from spanbert_tf.training.configured_optimizer import encoder_variables
@@ -248,7 +249,11 @@ def save_run_preset(
     vocabulary = load_vocabulary(os.path.join(data, VOCABULARY_FILE))
     save_pretraining_preset(
         model,
-        SpanBertTokenizer(vocabulary, **manifest.text_rules._asdict()),
+        SpanBertTokenizer(
+            vocabulary,
+            **manifest.text_rules._asdict(),
+            word_segmentation=stated_segmentation(manifest.word_segmentation, manifest.language),
+        ),
         os.path.join(output, PRESET),
         sequence_length=manifest.sequence_length,
         facts=facts,

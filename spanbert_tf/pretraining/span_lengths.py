@@ -11,14 +11,14 @@ import numpy as np
 import tensorflow as tf
 
 from spanbert_tf.data import pretraining_dataset
-from spanbert_tf.data.manifest import RECORD_ID, PretrainingManifest
-from spanbert_tf.data.rows import pack_rows, parse_records
+from spanbert_tf.data.manifest import RECORD_ID, SPAN_LISTS, WORDS, PretrainingManifest
+from spanbert_tf.data.rows import pack_rows, parse_records, starts_of_words
 from spanbert_tf.files.figures import save_figure
 from spanbert_tf.lazy import import_figure
 from spanbert_tf.masking import MaskingOptions
 from spanbert_tf.masking.random_bits import row_keys
 from spanbert_tf.masking.spans import draw_candidates, find_words
-from spanbert_tf.text.vocabulary import SpecialTokenIds, is_continuation
+from spanbert_tf.text.vocabulary import SpecialTokenIds, begin_words
 
 _BATCH_SIZE = 64
 _LONGEST_SHOWN = 20
@@ -65,14 +65,18 @@ def count_span_lengths(
     directory = os.fspath(directory)
     manifest = PretrainingManifest.load(directory)
     vocabulary = manifest.vocabulary(directory)
-    is_word_start = np.array([not is_continuation(piece) for piece in vocabulary])
     num_batches = min(-(-manifest.num_records(split) // _BATCH_SIZE), max_batches)
     batches = pretraining_dataset(
-        directory, batch_size=_BATCH_SIZE, masking=options.at_last_rate, split=split, seed=seed
+        directory,
+        batch_size=_BATCH_SIZE,
+        masking=options.at_last_rate,
+        split=split,
+        seed=seed,
+        with_words=True,
     )
     merged = np.zeros(_LONGEST_SHOWN + 1, np.int64)
     for batch in batches.take(num_batches).as_numpy_iterator():
-        merged += _histogram(_merged_lengths(batch, is_word_start))
+        merged += _histogram(_merged_lengths(batch))
     drawn = np.zeros_like(merged)
     exact = None
     scheme = options.chosen_scheme
@@ -82,9 +86,10 @@ def count_span_lengths(
             exact[min(length, _LONGEST_SHOWN)] += float(share)
         special = SpecialTokenIds.from_vocabulary(vocabulary)
         records = tf.data.TFRecordDataset(manifest.files(directory, split)).batch(_BATCH_SIZE)
+        begins_word = tf.constant(begin_words(vocabulary))
         lengths = records.take(num_batches).map(
             lambda serialized: _drawn_lengths(
-                serialized, manifest, special, is_word_start, options, seed
+                serialized, manifest, special, begins_word, options, seed
             )
         )
         for batch_lengths in lengths.as_numpy_iterator():
@@ -120,13 +125,13 @@ def _histogram(lengths: np.ndarray) -> np.ndarray:
     return np.bincount(np.minimum(lengths, _LONGEST_SHOWN), minlength=_LONGEST_SHOWN + 1)
 
 
-def _merged_lengths(batch: dict[str, np.ndarray], is_word_start: np.ndarray) -> np.ndarray:
+def _merged_lengths(batch: dict[str, np.ndarray]) -> np.ndarray:
     """Counts the words of each span of a batch; int [number of spans]."""
     positions = batch["mask_positions"]
     used = batch["mask_weights"] == 1  # [B, K]
     begins_span = np.ones_like(used)
     begins_span[:, 1:] = positions[:, 1:] != positions[:, :-1] + 1
-    begins_word = begins_span | is_word_start[batch["mask_ids"]]
+    begins_word = begins_span | np.take_along_axis(batch["starts_word"], positions, axis=1)
     span_starts = np.flatnonzero(begins_span[used])
     if not len(span_starts):
         return span_starts
@@ -138,14 +143,14 @@ def _drawn_lengths(
     serialized: tf.Tensor,
     manifest: PretrainingManifest,
     special: SpecialTokenIds,
-    is_word_start: np.ndarray,
+    begins_word: tf.Tensor,
     options: MaskingOptions,
     seed: int,
 ) -> tf.Tensor:
     """Counts the words of the first draw of each block with text, int [number of such blocks]."""
-    records = parse_records(serialized, manifest)
+    records = parse_records(serialized, manifest, SPAN_LISTS[WORDS] if manifest.has_words else ())
     _, blocks = pack_rows(records, special)
-    words = find_words(blocks, tf.constant(is_word_start))
+    words = find_words(blocks, starts_of_words(records, blocks, begins_word))
     record_ids = records.scalars[RECORD_ID]
     keys = row_keys(seed, tf.zeros_like(record_ids), record_ids)
     draws = draw_candidates(blocks, words, keys, tf.zeros([1], tf.int64), options)

@@ -23,6 +23,7 @@ class _TokenizerConfig(TypedDict):
     lowercase: bool
     strip_accents: NotRequired[bool | None]
     language: NotRequired[str]
+    word_segmentation: NotRequired[str | None]
 
 
 class _SavedTokenizer(TypedDict):
@@ -116,6 +117,29 @@ def load_vocabulary_of_preset(preset: str | os.PathLike) -> tuple[list[str], Tex
             of the two files is missing or damaged.
     """
     files = PresetFiles(preset)
+    config = _tokenizer_config(files)
+    try:
+        text_rules = TextRules.of(
+            config["lowercase"], config.get("strip_accents"), config.get("language")
+        )
+    except ValueError as error:
+        raise BadInputError(f"{files}: {TOKENIZER_CONFIG}: {error}; {_ADVICE}") from error
+    vocabulary = files.find(TOKENIZER_VOCABULARY)
+    if vocabulary is None:
+        raise _missing(files, TOKENIZER_VOCABULARY)
+    return load_vocabulary(vocabulary), text_rules
+
+
+def segmentation_of_preset(preset: str | os.PathLike) -> str | None:
+    """How a preset states that words are found; `None`: as its language needs it.
+
+    Raises:
+        BadInputError: as for `load_vocabulary_of_preset`.
+    """
+    return _tokenizer_config(PresetFiles(preset)).get("word_segmentation")
+
+
+def _tokenizer_config(files: PresetFiles) -> _TokenizerConfig:
     description = files.description(TOKENIZER_CONFIG)
     if description is None:
         raise _missing(files, TOKENIZER_CONFIG)
@@ -126,17 +150,7 @@ def load_vocabulary_of_preset(preset: str | os.PathLike) -> tuple[list[str], Tex
             f"{files}: its tokenizer is a {saved['class_name']}, not a {_TOKENIZER}; "
             f"{convert_keras_command(files.name)}"
         )
-    config = saved["config"]
-    try:
-        text_rules = TextRules.of(
-            config["lowercase"], config.get("strip_accents"), config.get("language")
-        )
-    except ValueError as error:
-        raise BadInputError(f"{place}: {error}; {_ADVICE}") from error
-    vocabulary = files.find(TOKENIZER_VOCABULARY)
-    if vocabulary is None:
-        raise _missing(files, TOKENIZER_VOCABULARY)
-    return load_vocabulary(vocabulary), text_rules
+    return saved["config"]
 
 
 def _missing(preset: PresetFiles, name: str) -> BadInputError:

@@ -6,6 +6,8 @@ import unicodedata
 from collections.abc import Iterable, Sequence
 from typing import Literal, NamedTuple
 
+import numpy as np
+
 from spanbert_tf.errors import BadInputError, MismatchError
 from spanbert_tf.files.contents import refuse_device
 from spanbert_tf.text.languages import DEFAULT_LANGUAGE, check_language
@@ -156,6 +158,11 @@ def has_accents(piece: str) -> bool:
 def is_continuation(piece: str) -> bool:
     """Whether a piece continues a word (begins with `##`)."""
     return piece.startswith(CONTINUATION_PREFIX)
+
+
+def begin_words(vocabulary: Sequence[str]) -> np.ndarray:
+    """Whether each entry begins a word where nothing else tells words; bool [V]."""
+    return np.array([not is_continuation(piece) for piece in vocabulary], bool)
 
 
 def make_markers(

@@ -97,17 +97,19 @@ class Result:
 
 
 def mask_row(
-    token_ids, blocks, starts_word, rules, draws, unigram_thresholds, mask_id, annotated=()
-):
+    token_ids, blocks, starts_word, rules, draws, unigram_thresholds, mask_id, annotated=(),
+    word_starts=None,
+):  # fmt: skip
     """Masks one packed row.
 
-    blocks: [(start, length)]; starts_word(id) -> bool; annotated: [(first, last)] positions.
+    blocks: [(start, length)]; starts_word(id) -> bool; annotated: [(first, last)] positions;
+    word_starts: positions, in place of starts_word.
     """
     cumulated = rules.cumulated_lengths()
     masked, drawn = set(), []
     word_start_of = {}
     for number, (start, length) in enumerate(blocks):
-        words = split_words(token_ids, start, length, starts_word)
+        words = split_words(token_ids, start, length, starts_word, word_starts)
         word_start_of |= {i: word[0] for word in words for i in word}
         word_of = {i: w for w, word in enumerate(words) for i in word}
         inside = [span for span in annotated if start <= span[0] < start + length]
@@ -160,10 +162,14 @@ def candidate(rules, high, low, start, length, words, word_of, cumulated):
     return anchor, [position for word in chosen for position in word], asked
 
 
-def split_words(token_ids, start, length, starts_word):
+def split_words(token_ids, start, length, starts_word, word_starts=None):
     words = []
     for position in range(start, start + length):
-        if position == start or starts_word(token_ids[position]):
+        if word_starts is None:
+            is_start = starts_word(token_ids[position])
+        else:
+            is_start = position in word_starts
+        if position == start or is_start:
             words.append([])
         words[-1].append(position)
     return words

@@ -67,6 +67,7 @@ def write_records(
     annotations=(),
     num_shards=2,
     lowercase=False,
+    word_segmentation="none",
 ):
     """Writes a directory as `spanbert-tf prepare pretraining` does."""
     directory = pathlib.Path(directory)
@@ -98,6 +99,7 @@ def write_records(
         sequence_length=sequence_length,
         sequences=sequences,
         annotations=tuple(annotations),
+        word_segmentation=word_segmentation,
         unigram_counts_hash=hashlib.sha256(unigram_counts.encode()).hexdigest(),
         counts={},
         shards=tuple(shards),

@@ -12,7 +12,7 @@ from spanbert_tf.tasks.graphs import clean_texts, map_row_chunks
 from spanbert_tf.tasks.named_entities.records import BEGIN, INSIDE, OUTSIDE
 from spanbert_tf.text.positions import changes
 from spanbert_tf.text.tokenization import WordPieceTokenizer, characters_before
-from spanbert_tf.text.vocabulary import is_continuation
+from spanbert_tf.text.vocabulary import begin_words
 from spanbert_tf.text.words import word_starts
 
 Pieces = tuple[tf.RaggedTensor, tf.RaggedTensor, tf.RaggedTensor]  # ids, first and last bytes
@@ -43,7 +43,7 @@ class EntityDecoder(tf.Module):
         tokenizer = model.preprocessor.tokenizer
         vocabulary = tokenizer.get_vocabulary()
         self._tokenizer = WordPieceTokenizer.shared(vocabulary, tokenizer.text_rules)
-        self._is_continuation = tf.constant([is_continuation(piece) for piece in vocabulary])
+        self._begins_word = tf.constant(begin_words(vocabulary))
         types = [_type_of(label) for label in model.labels]
         names = sorted({name for name in types if name is not None})
         self._type_names = tf.constant([OUTSIDE, *names])
@@ -70,7 +70,7 @@ class EntityDecoder(tf.Module):
         if self._strategy == "simple":
             return tf.ones_like(ids.flat_values, tf.bool)
         if self._strategy == "first":
-            return ~tf.gather(self._is_continuation, ids.flat_values) | changes(rows)
+            return tf.gather(self._begins_word, ids.flat_values) | changes(rows)
         return changes(_words_of_bytes(texts, starts)) | changes(rows)
 
     def decode(

@@ -41,7 +41,7 @@ from spanbert_tf.tasks.preparation import Row, RowMaker, RowPacker, write_task_r
 from spanbert_tf.terminal import show_progress
 from spanbert_tf.text.languages import LETTER_WITHOUT_SPACES, WITHOUT_SPACES
 from spanbert_tf.text.tokenization import TextTokenizer, TokenizedText
-from spanbert_tf.text.vocabulary import TextRules, is_continuation
+from spanbert_tf.text.vocabulary import TextRules, begin_words
 
 _DOCUMENT = "-DOCSTART-"
 _TAG_COLUMNS: tuple[Literal["ner_tags", "tags"], ...] = ("ner_tags", "tags")
@@ -367,12 +367,12 @@ class EntityRows(RowMaker[NamedEntitiesManifest]):
     ) -> Iterator[Row]:
         """Yields a row for each sentence, and further rows for a sentence that is too long."""
         sentences = self._sentences.sentences
-        self._continues = np.array([is_continuation(piece) for piece in pieces])
+        self._begins_word = begin_words(pieces)
         if text_rules.language in WITHOUT_SPACES:
             if self._words == "marked":
                 sentences = list(map(_without_spaces, sentences))
             self._words = "pieces"
-            self._continues[:] = False
+            self._begins_word[:] = True
         tokenize = TextTokenizer(pieces, text_rules, segment_aware=False)
         pack = RowPacker(pieces)
         lines: list[SentenceLine] = []
@@ -450,7 +450,7 @@ class EntityRows(RowMaker[NamedEntitiesManifest]):
 
     def _piece_labels(self, sentence: Sentence, text: TokenizedText) -> np.ndarray:
         """Returns the labels of the tokenizer's words, as `_labels_of_words`."""
-        labels = np.where(self._continues[text.token_ids], -1, 0)
+        labels = np.where(self._begins_word[text.token_ids], 0, -1)
         if sentence.entities is None:
             return np.full_like(labels, -1)
         self.counts["entities"] += len(sentence.entities)
@@ -472,7 +472,7 @@ class EntityRows(RowMaker[NamedEntitiesManifest]):
         first, last = found
         is_cut = text.starts[first] < entity.start or text.ends[last] > entity.end
         following = text.token_ids[last + 1 : last + 2]  # empty after the last piece
-        is_cut |= self._continues[[text.token_ids[first], *following]].any()
+        is_cut |= not self._begins_word[[text.token_ids[first], *following]].all()
         return None if is_cut else slice(first, last + 1)
 
     def _line(self, sentence: Sentence, text: TokenizedText) -> SentenceLine:
@@ -502,7 +502,7 @@ class EntityRows(RowMaker[NamedEntitiesManifest]):
 
     def _words_of(self, text: TokenizedText) -> Sequence[tuple[int, int]]:
         """Returns the characters of the tokenizer's words, ends exclusive."""
-        firsts = np.flatnonzero(~self._continues[text.token_ids])
+        firsts = np.flatnonzero(self._begins_word[text.token_ids])
         lasts = np.append(firsts[1:], len(text.token_ids))[: len(firsts)] - 1
         starts = text.starts[firsts].tolist()
         ends = text.ends[lasts].tolist()

@@ -267,6 +267,49 @@ def test_evaluation_reads_every_record_once_with_the_same_masks(single, single_r
         np.testing.assert_array_equal(batch["token_ids"], again["token_ids"])
 
 
+@pytest.mark.parametrize("kind", ["single", "pair"])
+def test_words_are_those_of_the_records(kind, request, tmp_path):
+    """Word for word, in each segment of a pair, and none in rows that fill up a batch."""
+    records = []
+    for n, record in enumerate(request.getfixturevalue(f"{kind}_records")):
+        begins = {0, record.get("second_segment_start", 0)}
+        begins |= {*range(3 + n % 3, len(record["token_ids"]), 1 + n)}
+        records.append({**record, "word_starts": sorted(begins)})
+    annotations = ("entities", "noun_phrases")[: 1 + (kind == "pair")]
+    directory = record_files.write_records(
+        tmp_path,
+        records[:6],
+        records[6:],
+        sequence_length=LENGTH,
+        sequences=kind,
+        annotations=annotations,
+        word_segmentation="icu",
+    )
+    size = 1 + len(records[6:])
+    data = pretraining_dataset(directory, batch_size=size, split="validation", with_words=True)
+    (batch,) = data.as_numpy_iterator()
+    for record, found in zip(records[6:], batch["starts_word"].tolist(), strict=False):
+        length = len(record["token_ids"])
+        split = record.get("second_segment_start", length)
+        first = [n in record["word_starts"] for n in range(split)]
+        second = [n in record["word_starts"] for n in range(split, length)]
+        expected = [True, *first, True, *second]
+        assert found == expected + [True] * (LENGTH - len(expected))
+    assert batch["starts_word"][-1].all()
+    for weights, positions, row in zip(
+        batch["mask_weights"], batch["mask_positions"], batch["starts_word"], strict=True
+    ):
+        masked = positions[weights == 1]
+        begins = [p for p in masked if p - 1 not in masked]
+        assert row[begins].all()  # each span begins with a word
+
+
+def test_a_scheme_that_takes_words_needs_records_with_them(single):
+    manifest = PretrainingManifest.load(single)
+    with pytest.raises(MismatchError, match=r"needs records with words; .*--word-segmentation icu"):
+        manifest.span_features("words", "a_scheme", str(single))
+
+
 def test_rate_decides_the_number_of_slots(single):
     data = pretraining_dataset(single, batch_size=2, masking=MaskingOptions(rate=0.4))
     assert data.element_spec["mask_positions"].shape == (2, 14)

@@ -49,8 +49,9 @@ def pack(segments, width):
 
 
 def run_graph(
-    rows, blocks, options, num_slots, record_ids, epochs=None, annotated=None, eager=False
-):
+    rows, blocks, options, num_slots, record_ids, epochs=None, annotated=None, eager=False,
+    starts=None,
+):  # fmt: skip
     masker = SpanMasker.from_vocabulary(VOCABULARY, COUNTS, options, SEED)
     epochs = [0] * len(rows) if epochs is None else epochs
 
@@ -66,6 +67,7 @@ def run_graph(
             tf.constant(list(record_ids), tf.int64),
             num_slots,
             annotated,
+            starts_word=None if starts is None else tf.constant(starts),
         )
 
     batch = mask() if eager else tf.function(mask)()
@@ -185,6 +187,55 @@ def test_equals_the_definition_bit_for_bit(name, num_segments):
                 MASK,
             ),
         )
+
+
+@pytest.mark.parametrize(
+    ("name", "num_segments"),
+    [(name, segments) for name in SCHEMES for segments in (1, 2)],
+)
+@pytest.mark.quick_cases(5)
+def test_words_that_are_given_are_those_of_the_definition(name, num_segments):
+    """Borders of words at any pieces, as a segmenter finds them: `##` does not matter."""
+    options = SCHEMES[name]
+    random = masking_oracle.random.Random(f"{name} {num_segments}")
+    width = 83
+    rows, blocks, starts = [], [], []
+    for row in range(24):
+        longest = (width - 1 - num_segments) // num_segments
+        lengths = [0 if row == 0 else random.randint(1, longest) for _ in range(num_segments)]
+        packed, block = pack([random_segment(random, n) for n in lengths], width)
+        rows.append(packed)
+        blocks.append(block)
+        in_text = {i for start, length in block for i in range(start, start + length)}
+        share = random.random()
+        starts.append([i not in in_text or random.random() < share for i in range(width)])
+    num_slots = options.num_slots(width, num_segments)
+    batch = run_graph(rows, blocks, options, num_slots, range(24), starts=starts)
+    for index, row in enumerate(rows):
+        result = masking_oracle.mask_row(
+            row,
+            blocks[index],
+            None,
+            rules_of(options),
+            masking_oracle.HashDraws(SEED, 0, index),
+            unigram_thresholds(),
+            MASK,
+            word_starts={i for i, begins in enumerate(starts[index]) if begins},
+        )
+        check_against_oracle(batch, index, result)
+
+
+def test_words_of_the_vocabulary_given_as_words_change_nothing():
+    random = masking_oracle.random.Random(3)
+    packed = [pack([random_segment(random, 40)], 42) for _ in range(20)]
+    rows, blocks = ([row[column] for row in packed] for column in (0, 1))
+    starts = [[starts_word(token_id) for token_id in row] for row in rows]
+    for options in (MaskingOptions(), MaskingOptions(scheme="whole_words")):
+        num_slots = options.num_slots(42, 1)
+        found = run_graph(rows, blocks, options, num_slots, range(20), starts=starts)
+        expected = run_graph(rows, blocks, options, num_slots, range(20))
+        for key, values in expected.items():
+            np.testing.assert_array_equal(found[key], values)
 
 
 ANNOTATED_SCHEMES = {
@@ -496,7 +547,8 @@ def draw_spans(options, num_rows, length, annotated=None, tokens=None):
         tf.fill([num_rows, 1], tf.constant(block[0][0], tf.int64)),
         tf.fill([num_rows, 1], tf.constant(length, tf.int64)),
     )
-    words = find_words(blocks, tf.constant([starts_word(n) for n in range(len(VOCABULARY))]))
+    begins_word = tf.constant([starts_word(n) for n in range(len(VOCABULARY))])
+    words = find_words(blocks, tf.gather(begins_word, blocks.token_ids))
     keys = row_keys(SEED, tf.zeros(num_rows, tf.int64), tf.range(num_rows, dtype=tf.int64))
     draws = tf.range(40, dtype=tf.int64)
     candidates = draw_candidates(blocks, words, keys, draws, options, annotated)

@@ -311,6 +311,14 @@ def test_vocabularies_that_cannot_be_used_are_refused(tmp_path, change, words):
         assert "\n" not in str(caught.value)
 
 
+def test_how_words_are_found_is_kept_if_it_is_stated():
+    assert "word_segmentation" not in SpanBertTokenizer(CASED).get_config()
+    config = SpanBertTokenizer(CASED, language="zh", word_segmentation="jieba").get_config()
+    assert SpanBertTokenizer.from_config(config).word_segmentation == "jieba"
+    with pytest.raises(ValueError, match="word_segmentation='mecab' is not known"):
+        SpanBertTokenizer(CASED, word_segmentation="mecab")
+
+
 def test_options_without_effect_are_refused():
     with pytest.raises(ValueError, match="strip_accents=True needs lowercase=True"):
         SpanBertTokenizer(CASED, strip_accents=True)

@@ -65,6 +65,29 @@ def test_merged_lengths_are_counted_in_words(directory):
     assert lengths.merged.tolist() == expected.tolist()
 
 
+def test_lengths_are_counted_in_the_words_of_records(records, tmp_path):
+    """Words of three pieces each: no span of n words has fewer than 3 (n - 1) + 1 tokens."""
+    longest = 0
+    with_words = [
+        {**record, "word_starts": [*range(0, len(record["token_ids"]), 3)]} for record in records
+    ]
+    options = MaskingOptions(scheme="whole_words", rate=0.1)
+    directory = record_files.write_records(
+        tmp_path, with_words, sequence_length=LENGTH, word_segmentation="icu"
+    )
+    lengths = count_span_lengths(directory, options)
+    batches = pretraining_dataset(directory, batch_size=64, masking=options, with_words=True)
+    expected = np.zeros(21, int)
+    for batch in batches.take(3).as_numpy_iterator():  # the batches that were counted
+        for positions, weights in zip(batch["mask_positions"], batch["mask_weights"], strict=True):
+            used = positions[weights == 1]
+            for span in np.split(used, np.flatnonzero(np.diff(used) > 1) + 1):
+                expected[len({(position - 1) // 3 for position in span})] += 1
+                longest = max(longest, len(span))
+    assert lengths.merged.tolist() == expected.tolist()
+    assert longest > 3
+
+
 @pytest.mark.slow
 def test_drawn_lengths_agree_with_the_exact_shares(tmp_path):
     texts = record_files.random_records(900, 100, seed=3)
@@ -102,6 +125,7 @@ def test_examples_show_the_original_and_its_replacement():
     row = {
         "token_ids": np.array([2, 5, 4, 6, 45, 3, 0]),
         "padding_mask": np.array([1, 1, 1, 1, 1, 1, 0]),
+        "starts_word": np.array([1, 1, 0, 1, 0, 1, 1], bool),
         "mask_positions": np.array([2, 3, 4, 0]),
         "mask_ids": np.array([46, 9, 45, 0]),
         "mask_weights": np.array([1.0, 1.0, 1.0, 0.0]),
@@ -115,6 +139,7 @@ def test_examples_show_where_sentences_begin_and_the_kind_of_pair():
     row = {
         "token_ids": np.array([2, 5, 45, 6, 7, 3, 0]),
         "padding_mask": np.array([1, 1, 1, 1, 1, 1, 0]),
+        "starts_word": np.array([1, 1, 0, 1, 1, 1, 1], bool),
         "mask_positions": np.zeros(2, int),
         "mask_ids": np.zeros(2, int),
         "mask_weights": np.zeros(2),

@@ -18,7 +18,7 @@ from signalled_runs import terminated_after
 
 from spanbert_tf.config import load_config
 from spanbert_tf.errors import BadInputError, ConfigurationError, MismatchError, TrainingError
-from spanbert_tf.models import SpanBertMaskedLM
+from spanbert_tf.models import SpanBertMaskedLM, SpanBertTokenizer
 from spanbert_tf.pretraining.job import run_pretraining
 from spanbert_tf.training import run as training_run
 from spanbert_tf.training.devices import NVIDIA_CARD, unused_card
@@ -55,6 +55,30 @@ def straight_run(straight_run_and_output):
 @pytest.fixture
 def copied_run(straight_run, tmp_path):
     return str(shutil.copytree(straight_run, tmp_path / "run"))
+
+
+@pytest.mark.slow
+def test_a_run_on_records_with_words_goes_on_and_keeps_how_they_were_found(
+    tiny_overrides, tmp_path
+):
+    records = [
+        {**record, "word_starts": [*range(0, len(record["token_ids"]), 2)]}
+        for record in random_records(40, 24, seed=4)
+    ]
+    data = write_records(
+        tmp_path / "data", records[:32], records[32:], sequence_length=24, word_segmentation="icu"
+    )
+    for name, all_steps in {"straight": [12], "stopped": [6, 12]}.items():
+        for steps in all_steps:
+            settings = [*tiny_overrides, "training.evaluate_every=6", f"training.steps={steps}"]
+            config = load_config("spanbert_base", settings)
+            run_pretraining(config, str(data), str(tmp_path / name))
+    _assert_same_run(tmp_path / "stopped", tmp_path / "straight")
+    preset = str(tmp_path / "straight" / "preset")
+    assert (
+        SpanBertTokenizer.from_preset(preset).word_segmentation == "icu"
+    )  # English has no default
+    assert "words are found by ICU" in (tmp_path / "straight" / "preset" / "README.md").read_text()
 
 
 def _without_speed(run):
