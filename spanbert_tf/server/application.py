@@ -208,9 +208,8 @@ def _listen(host: str, port: int) -> socket.socket:
         raise BadInputError(f"--host {host} --port {port}: {reason(error)}") from error
 
 
-async def _serve(
-    application: Starlette, listener: socket.socket, host: str, *, has_key: bool
-) -> None:
+def make_server(application: Starlette) -> uvicorn.Server:
+    """Makes what answers connections. Its `serve` takes sockets that listen."""
     config = uvicorn.Config(
         application,
         http=Connection,
@@ -222,10 +221,16 @@ async def _serve(
         ws="none",
         timeout_graceful_shutdown=_FINISHING_SECONDS,
     )
+    return _Server(config)
+
+
+async def _serve(
+    application: Starlette, listener: socket.socket, host: str, *, has_key: bool
+) -> None:
     async with application.router.lifespan_context(application):
         shown = f"[{host}]" if ":" in host else host
         print_line(f"http://{shown}:{listener.getsockname()[1]}/")
         if not is_loopback(host) and not has_key:
             print_line(f"no --api-key-file: whoever reaches {host} can ask")
-        await _Server(config).serve([listener])
+        await make_server(application).serve([listener])
     print_line("ended")

@@ -20,7 +20,7 @@ class Connection(H11Protocol):
     """
 
     _watch: asyncio.TimerHandle | None = None
-    _unread_bytes = 0  # of an answer, when it was last looked
+    _unread_bytes = 0  # of answers, when it was last looked
 
     def connection_made(self, transport: Any) -> None:
         """Begins to wait for a request."""
@@ -33,21 +33,10 @@ class Connection(H11Protocol):
         super().connection_lost(exc)
         self._stop_waiting()
 
-    def data_received(self, data: bytes) -> None:
-        """Ends to wait if the head of a request is complete."""
-        super().data_received(data)
-        if self._has_request:
-            self._stop_waiting()
-
     def on_response_complete(self) -> None:
         """Begins to wait for the next request."""
         super().on_response_complete()
-        if not self._has_request:  # the client may have sent it already
-            self._wait()
-
-    @property
-    def _has_request(self) -> bool:
-        return self.cycle is not None and not self.cycle.response_complete
+        self._wait()
 
     def _wait(self) -> None:
         self._stop_waiting()
@@ -57,11 +46,13 @@ class Connection(H11Protocol):
     def _stop_waiting(self) -> None:
         if self._watch is not None:
             self._watch.cancel()
-            self._watch = None
 
     def _look(self) -> None:
-        """Closes the connection, unless the client is reading a long answer."""
-        if self.transport.get_write_buffer_size() < self._unread_bytes:
+        """Closes the connection, unless a request is computed or an answer is being read."""
+        unread_bytes = self.transport.get_write_buffer_size()
+        is_answered = self.cycle is None or self.cycle.response_complete
+        is_computed = not is_answered and not unread_bytes
+        if is_computed or unread_bytes < self._unread_bytes:
             self._wait()
         else:
             self.transport.abort()

@@ -16,7 +16,7 @@ from spanbert_tf.server.versions import Models
 
 T = TypeVar("T")
 
-_BODY_SECONDS = 30
+BODY_SECONDS = 30
 _BODIES_AT_ONCE = 32  # of the largest size; smaller ones are more
 _LARGE = 20_000  # bytes; what is larger is read and written beside the event loop
 _OPENAI = "/v1/embeddings"
@@ -62,7 +62,7 @@ class Bodies:
         if stated.isdecimal() and int(stated) > self.max_bytes:
             raise self._too_large()
         try:
-            async with asyncio.timeout(_BODY_SECONDS):
+            async with asyncio.timeout(BODY_SECONDS):
                 async for chunk in request.stream():
                     if len(body) + len(chunk) > self.max_bytes:
                         raise self._too_large()
