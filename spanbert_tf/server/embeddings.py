@@ -13,7 +13,7 @@ from starlette.responses import Response
 from starlette.routing import Route
 
 from spanbert_tf.server.errors import RequestError
-from spanbert_tf.server.http import beside, compute, json_of, json_response, models_of
+from spanbert_tf.server.http import beside, compute, json_of, json_response, listed, models_of
 from spanbert_tf.server.model import Model
 from spanbert_tf.server.tensors import typed
 from spanbert_tf.tasks.text_embedding import TextEmbedding
@@ -87,10 +87,7 @@ def _encoded(vector: np.ndarray) -> str:
 
 async def list_models(request: Request) -> Response:
     """Lists the models."""
-    data = [
-        {"id": name, "object": "model", "created": 0, "owned_by": "spanbert_tf"}
-        for name in models_of(request).by_name
-    ]
+    data = [listed(name) for name in models_of(request).by_name]
     return json_response({"object": "list", "data": data})
 
 

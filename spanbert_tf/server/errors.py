@@ -44,6 +44,7 @@ CODES = {
     405: Code("UNIMPLEMENTED", "invalid_request_error"),
     408: Code("DEADLINE_EXCEEDED", "invalid_request_error"),
     413: Code("INVALID_ARGUMENT", "invalid_request_error"),
+    415: Code("INVALID_ARGUMENT", "invalid_request_error"),
     429: Code("RESOURCE_EXHAUSTED", "rate_limit_error"),
     499: Code("CANCELLED", "invalid_request_error"),  # nobody reads it: the client has gone
     500: Code("INTERNAL", "server_error"),

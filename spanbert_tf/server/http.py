@@ -39,25 +39,24 @@ class Bodies:
         self._free_bytes = _BODIES_AT_ONCE * max_bytes
 
     @contextlib.asynccontextmanager
-    async def json_of(self, request: Request) -> AsyncIterator[tuple[dict[str, Any], int]]:
-        """Reads the body of a request, a JSON object, and counts it until the answer.
-
-        Yields:
-            The object, and the number of its bytes.
+    async def body_of(self, request: Request) -> AsyncIterator[bytearray]:
+        """Reads the body of a request, and counts it until the answer.
 
         Raises:
-            RequestError: it is too large, comes too slowly, is no JSON object, or too many others
-                are held.
+            RequestError: it is too large, compressed, comes too slowly, or too many others are
+                held.
         """
         body = bytearray()
         try:
             await self._read(request, body)
-            yield await beside(len(body), parse_body, body), len(body)
+            yield body
         finally:
             self._free_bytes += len(body)
 
     async def _read(self, request: Request, body: bytearray) -> None:
         """Appends what comes to a body. What it holds is counted already."""
+        if request.headers.get("content-encoding", "identity") != "identity":
+            raise RequestError(415, "the body is compressed; send it as it is")
         stated = request.headers.get("content-length", "")
         if stated.isdecimal() and int(stated) > self.max_bytes:
             raise self._too_large()
@@ -79,12 +78,24 @@ class Bodies:
         return RequestError(413, f"the body has more than {self.max_bytes:,} bytes")
 
 
-def json_of(
-    request: Request,
-) -> contextlib.AbstractAsyncContextManager[tuple[dict[str, Any], int]]:
+def body_of(request: Request) -> contextlib.AbstractAsyncContextManager[bytearray]:
     """Reads the body of a request; see `Bodies`."""
     bodies: Bodies = request.app.state.bodies
-    return bodies.json_of(request)
+    return bodies.body_of(request)
+
+
+@contextlib.asynccontextmanager
+async def json_of(request: Request) -> AsyncIterator[tuple[dict[str, Any], int]]:
+    """Reads the body of a request, which is a JSON object.
+
+    Yields:
+        The object, and the number of its bytes.
+
+    Raises:
+        RequestError: see `Bodies.body_of`; or it is no JSON object.
+    """
+    async with body_of(request) as body:
+        yield await beside(len(body), parse_body, body), len(body)
 
 
 async def beside(num_bytes: int, function: Callable[..., T], *arguments: Any) -> T:
@@ -122,6 +133,11 @@ async def _withdraw_when_gone(request: Request, worker: Worker, works: Sequence[
 def num_bytes_of(outputs: Sequence[Arrays]) -> int:
     """The size of arrays, which is about that of their JSON."""
     return sum(array.nbytes for arrays in outputs for array in arrays.values())
+
+
+def listed(name: str) -> dict[str, Any]:
+    """Describes a model in OpenAI's format."""
+    return {"id": name, "object": "model", "created": 0, "owned_by": "spanbert_tf"}
 
 
 def json_response(content: Any, status: int = 200, headers: Mapping[str, str] = {}) -> Response:

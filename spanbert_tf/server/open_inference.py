@@ -16,9 +16,9 @@ from starlette.routing import Route
 
 from spanbert_tf.server.batching import Work
 from spanbert_tf.server.errors import RequestError
-from spanbert_tf.server.http import beside, compute, json_of, json_response, models_of, num_bytes_of
+from spanbert_tf.server.http import beside, body_of, compute, json_response, models_of, num_bytes_of
 from spanbert_tf.server.model import DEFAULT_SIGNATURE
-from spanbert_tf.server.tensors import output_values, typed
+from spanbert_tf.server.tensors import binary_values, output_values, parse_body, typed
 from spanbert_tf.server.tf_serving import work_of_columns
 from spanbert_tf.server.versions import Version
 
@@ -31,6 +31,9 @@ _DATATYPES = {
     tf.float64: "FP64",
     tf.string: "BYTES",
 }
+# Of the extension for binary tensors: the JSON is followed by the bytes of such tensors.
+_HEAD_LENGTH = "inference-header-content-length"
+_BINARY_SIZE = "binary_data_size"
 _SIGNATURE = "signature_name"  # a parameter of ours: the protocol knows one signature a model
 
 
@@ -47,7 +50,9 @@ async def ready(request: Request) -> Response:
 async def server_metadata(request: Request) -> Response:
     """Names the server."""
     version = importlib.metadata.version("spanbert_tf")
-    return json_response({"name": "spanbert_tf", "version": version, "extensions": []})
+    return json_response(
+        {"name": "spanbert_tf", "version": version, "extensions": ["binary_tensor_data"]}
+    )
 
 
 async def model_ready(request: Request) -> Response:
@@ -88,21 +93,27 @@ async def infer(request: Request) -> Response:
     served = models.find(request.path_params["name"], request.path_params.get("version"))
     metrics = models.metrics.request(served.source.name, "infer")
     with metrics, served.version.used() as version:
-        async with json_of(request) as (content, size):
-            return await _infer(request, content, size, version)
+        async with body_of(request) as body:
+            stated = request.headers.get(_HEAD_LENGTH, str(len(body)))
+            if not stated.isdecimal() or int(stated) > len(body):
+                raise RequestError(400, f"the header {_HEAD_LENGTH} states no length of the JSON")
+            head, binary = body[: int(stated)], bytes(body[int(stated) :])
+            content = await beside(len(body), parse_body, head)
+            return await _infer(request, content, binary, len(body), version)
 
 
 async def _infer(
-    request: Request, content: dict[str, Any], size: int, version: Version
+    request: Request, content: dict[str, Any], binary: bytes, size: int, version: Version
 ) -> Response:
     model = version.model
     parameters = typed(content, "parameters", dict, {})
     signature = typed(parameters, _SIGNATURE, str, DEFAULT_SIGNATURE)
+    specs = model.input_specs(signature)
     wanted = _wanted_outputs(content, model.output_specs(signature))
     identifier = typed(content, "id", str)
 
     def work() -> Work:
-        return work_of_columns(version, signature, _columns(content, model.input_specs(signature)))
+        return work_of_columns(version, signature, _columns(content, binary, specs))
 
     (outputs,) = await compute(request, version.worker, [await beside(size, work)])
 
@@ -119,8 +130,14 @@ async def _infer(
     return await beside(num_bytes_of([outputs]), written)
 
 
-def _columns(content: Mapping[str, Any], specs: Mapping[str, tf.TensorSpec]) -> dict[str, Any]:
-    """Returns name → data of the input tensors, as nested lists."""
+def _columns(
+    content: Mapping[str, Any], binary: bytes, specs: Mapping[str, tf.TensorSpec]
+) -> dict[str, Any]:
+    """Returns name → data of the input tensors, as nested lists.
+
+    Raises:
+        RequestError: a tensor is not one of the signature, or its data are not.
+    """
     columns: dict[str, Any] = {}
     for tensor in typed(content, "inputs", list, []):
         if not isinstance(tensor, dict):
@@ -128,23 +145,35 @@ def _columns(content: Mapping[str, Any], specs: Mapping[str, tf.TensorSpec]) -> 
         name = typed(tensor, "name", str, "")
         if name in columns:
             raise RequestError(400, f"input {name!r} is given twice")
-        columns[name] = _nested(name, tensor, specs)
+        if name not in specs:
+            raise RequestError(400, f"no input {name!r}; there are {', '.join(specs)}")
+        size = typed(typed(tensor, "parameters", dict, {}), _BINARY_SIZE, int)
+        if size is None:
+            data = typed(tensor, "data", list)
+        else:
+            data, binary = _binary_data(name, binary[: max(size, 0)], specs[name]), binary[size:]
+        columns[name] = _nested(name, tensor, data, specs[name])
+    if binary:
+        raise RequestError(400, "the body has more bytes than its tensors")
     return columns
 
 
-def _nested(name: str, tensor: dict[str, Any], specs: Mapping[str, tf.TensorSpec]) -> Any:
+def _binary_data(name: str, data: bytes, spec: tf.TensorSpec) -> list:
+    try:
+        return binary_values(spec.dtype, data)
+    except ValueError as error:
+        raise RequestError(400, f"input {name!r}: its bytes are no {spec.dtype.name}") from error
+
+
+def _nested(name: str, tensor: dict[str, Any], data: list | None, spec: tf.TensorSpec) -> Any:
     """Returns the data of a tensor as nested lists.
 
     Raises:
         RequestError: data, shape and type do not fit together, or not to the input.
     """
-    data = typed(tensor, "data", list)
     shape = typed(tensor, "shape", list)
     if data is None or shape is None:
         raise RequestError(400, f"input {name!r} needs 'shape' and 'data'")
-    if name not in specs:
-        raise RequestError(400, f"no input {name!r}; there are {', '.join(specs)}")
-    spec = specs[name]
     datatype = typed(tensor, "datatype", str)
     if datatype != _DATATYPES[spec.dtype]:
         raise RequestError(400, f"input {name!r} is of datatype {_DATATYPES[spec.dtype]}")

@@ -17,6 +17,7 @@ from spanbert_tf.server.batching import Arrays
 from spanbert_tf.server.errors import RequestError
 
 _BASE64 = "b64"
+_LENGTH_BYTES = 4
 _BINARY_SUFFIX = "_bytes"  # outputs with such names are binary for TF Serving
 
 
@@ -33,6 +34,28 @@ def parse_body(body: bytes | bytearray) -> dict[str, Any]:
     if not isinstance(content, dict):
         raise RequestError(400, "the body is no JSON object")
     return content
+
+
+def binary_values(dtype: tf.DType, data: bytes) -> list:
+    """Reads the values of a binary tensor of the Open Inference Protocol.
+
+    Numbers have the lowest byte first. Each string has its length before it, in four bytes.
+
+    Raises:
+        ValueError: the bytes are none of these.
+    """
+    if dtype != tf.string:
+        return np.frombuffer(data, np.dtype(dtype.as_numpy_dtype).newbyteorder("<")).tolist()
+    values = []
+    start = 0
+    while start < len(data):
+        size = int.from_bytes(data[start : start + _LENGTH_BYTES], "little")
+        start += _LENGTH_BYTES
+        values.append(data[start : start + size])
+        start += size
+    if start != len(data):
+        raise ValueError("the last string is not whole")
+    return values
 
 
 def _refuse_constant(name: str) -> None:
@@ -84,6 +107,8 @@ def input_array(name: str, value: Any, spec: tf.TensorSpec) -> np.ndarray:
 def _leaf(name: str, value: Any, dtype: tf.DType) -> Any:
     """Returns a value for an array of a type; strings are bytes."""
     if dtype == tf.string:
+        if isinstance(value, bytes):  # not of JSON
+            return value
         if isinstance(value, str):
             return value.encode("utf-8", "replace")  # halves of surrogate pairs
         if isinstance(value, dict) and value.keys() == {_BASE64}:

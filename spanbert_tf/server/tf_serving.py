@@ -13,7 +13,15 @@ from starlette.routing import Route
 
 from spanbert_tf.server.batching import Arrays, Work
 from spanbert_tf.server.errors import RequestError
-from spanbert_tf.server.http import beside, compute, json_of, json_response, models_of, num_bytes_of
+from spanbert_tf.server.http import (
+    beside,
+    compute,
+    json_of,
+    json_response,
+    listed,
+    models_of,
+    num_bytes_of,
+)
 from spanbert_tf.server.model import DEFAULT_SIGNATURE
 from spanbert_tf.server.tensors import check_names, check_sizes, input_array, output_values, typed
 from spanbert_tf.server.versions import Version
@@ -129,7 +137,8 @@ async def status(request: Request) -> Response:
         "state": "AVAILABLE",
         "status": {"error_code": "OK", "error_message": ""},
     }
-    return json_response({"model_version_status": [state]})
+    # OpenAI's clients ask at the same path.
+    return json_response({**listed(served.source.name), "model_version_status": [state]})
 
 
 async def metadata(request: Request) -> Response:

@@ -1,6 +1,9 @@
 """Exports of tiny models, and a client of a server that has them all."""
 
+import contextlib
+
 import pytest
+from running_server import RunningServer
 from starlette.testclient import TestClient
 from tiny_models import tiny_model
 
@@ -61,3 +64,21 @@ def make_client():
 @pytest.fixture(scope="module")
 def client(sources, make_client):
     return make_client(sources)
+
+
+@pytest.fixture(scope="module")
+def run(sources):
+    """Starts servers on ports of this machine; each ends with the module."""
+    with contextlib.ExitStack() as stack:
+
+        def begin(chosen=sources, max_batch_tokens=16_384):
+            running = RunningServer(chosen, max_batch_tokens)
+            stack.callback(running.close)
+            return running
+
+        yield begin
+
+
+@pytest.fixture(scope="module")
+def running(run):
+    return run()

@@ -1,6 +1,5 @@
 """Clients that are slow, go away or are too many harm no other; over connections of a network."""
 
-import asyncio
 import concurrent.futures
 import contextlib
 import json
@@ -12,76 +11,15 @@ import time
 
 import pytest
 import requests
+from running_server import MAX_BODY, WAIT, wait_for
 from tiny_models import SENTENCE
 
 from spanbert_tf.server import connections, http, security, versions
-from spanbert_tf.server.application import create_application, make_server
-from spanbert_tf.server.metrics import Metrics
 from spanbert_tf.server.model import Model
-from spanbert_tf.server.versions import Models, Source
+from spanbert_tf.server.versions import Source
 
 NAME = "text_classification"
-MAX_BODY = 2_000_000
-WAIT = 60  # seconds; for what must come
 SHORT = 0.3  # seconds; what takes longer is cut
-
-
-class Running:
-    """A server in a thread of this process."""
-
-    def __init__(self, sources, max_batch_tokens):
-        self.models = Models(sources, max_batch_tokens, Metrics())
-        application = create_application(self.models, "127.0.0.1", None, MAX_BODY)
-        listener = socket.create_server(("127.0.0.1", 0))
-        self.address = listener.getsockname()
-        self.url = f"http://127.0.0.1:{self.address[1]}"
-        self.server = make_server(application)
-
-        async def run():
-            async with application.router.lifespan_context(application):
-                await self.server.serve([listener])
-
-        self.thread = threading.Thread(target=asyncio.run, args=[run()])
-        self.thread.start()
-        wait_for(lambda: self.server.started)
-
-    def close(self):
-        self.server.should_exit = True
-        self.thread.join()
-
-    def worker(self, name=NAME):
-        return self.models.find(name).version.worker
-
-    def ask(self, inputs=SENTENCE):
-        body = {"model": NAME, "inputs": inputs}
-        return requests.post(f"{self.url}/answer", json=body, timeout=WAIT)
-
-    def connect(self):
-        return socket.create_connection(self.address, WAIT)
-
-
-def wait_for(condition):
-    end = time.monotonic() + WAIT
-    while not condition():
-        assert time.monotonic() < end, "it did not come"
-        time.sleep(0.01)
-
-
-@pytest.fixture(scope="module")
-def run(sources):
-    with contextlib.ExitStack() as stack:
-
-        def begin(chosen=sources, max_batch_tokens=16_384):
-            running = Running(chosen, max_batch_tokens)
-            stack.callback(running.close)
-            return running
-
-        yield begin
-
-
-@pytest.fixture(scope="module")
-def running(run):
-    return run()
 
 
 def head_of(body_size, path="/answer"):
@@ -128,7 +66,7 @@ def test_slow_clients_are_cut_off_and_others_are_served(begun, status, running, 
     with concurrent.futures.ThreadPoolExecutor(1) as pool, running.connect() as slow:
         slow.sendall(begun)
         answer = pool.submit(drip, slow)
-        assert running.ask().status_code == 200
+        assert running.ask(NAME, SENTENCE).status_code == 200
         head = answer.result().split(b"\r\n")[0]
     assert head == b"" if status is None else head.startswith(b"HTTP/1.1 " + status)
 
@@ -136,7 +74,7 @@ def test_slow_clients_are_cut_off_and_others_are_served(begun, status, running, 
 def test_silent_connections_are_closed(running, monkeypatch):
     monkeypatch.setattr(connections, "IDLE_SECONDS", SHORT)
     many = [running.connect() for _ in range(20)]
-    assert running.ask().status_code == 200
+    assert running.ask(NAME, SENTENCE).status_code == 200
     for connection in many:
         with connection:
             assert connection.recv(1) == b""
@@ -150,7 +88,7 @@ def test_a_client_that_reads_nothing_is_cut_off(running, monkeypatch):
         with contextlib.suppress(ConnectionError, TimeoutError):
             for _ in range(20):  # answers of 3 MB each
                 deaf.sendall(asked)
-        assert running.ask().status_code == 200
+        assert running.ask(NAME, SENTENCE).status_code == 200
         deaf.settimeout(WAIT)
         wait_for(lambda: len(running.server.server_state.connections) == 0)
 
@@ -162,7 +100,7 @@ def test_a_body_of_50_mb_is_refused(running):
     with contextlib.suppress(requests.ConnectionError):  # or it sees the end of the connection
         answer = requests.post(f"{running.url}/answer", data=parts, timeout=WAIT)
         assert answer.status_code == 413
-    assert running.ask().status_code == 200
+    assert running.ask(NAME, SENTENCE).status_code == 200
 
 
 def test_bodies_that_wait_are_bounded(running, monkeypatch):
@@ -174,7 +112,7 @@ def test_bodies_that_wait_are_bounded(running, monkeypatch):
         wait_for(lambda: bodies._free_bytes == 50_000)
         answer = requests.post(f"{running.url}/answer", data=b" " * 60_000, timeout=WAIT)
         assert answer.status_code == 429 and "Retry-After" in answer.headers
-        assert running.ask().status_code == 200
+        assert running.ask(NAME, SENTENCE).status_code == 200
     wait_for(lambda: bodies._free_bytes == 150_000)
 
 
@@ -183,7 +121,7 @@ def test_too_many_connections_are_told(running, monkeypatch):
     wait_for(lambda: len(running.server.server_state.connections) == 0)
     with running.connect(), running.connect():
         wait_for(lambda: len(running.server.server_state.connections) == 2)
-        answer = running.ask()
+        answer = running.ask(NAME, SENTENCE)
     assert answer.status_code == 503 and answer.json()["error"]
     assert answer.headers["Retry-After"].isdecimal()
 
@@ -210,14 +148,14 @@ def test_what_nobody_waits_for_is_not_computed(run, sources, gate):
     running = run([source for source in sources if source.name == NAME], max_batch_tokens=8)
     gate.clear()
     gate.texts.clear()
-    worker = running.worker()
+    worker = running.worker(NAME)
     with concurrent.futures.ThreadPoolExecutor(2) as pool:
-        first = pool.submit(running.ask, "ann ann ann ann")  # one batch each
+        first = pool.submit(running.ask, NAME, "ann ann ann ann")  # one batch each
         wait_for(lambda: worker.waiting_tokens == 6)
         with running.connect() as gone:
             gone.sendall(whole({"inputs": "bob bob bob bob"}))
             wait_for(lambda: worker.waiting_tokens == 12)
-            last = pool.submit(running.ask, "cat cat cat cat")
+            last = pool.submit(running.ask, NAME, "cat cat cat cat")
             wait_for(lambda: worker.waiting_tokens == 18)
         wait_for(lambda: worker.waiting_tokens == 12)
         gate.set()
@@ -233,7 +171,7 @@ def test_a_request_ends_with_the_version_that_it_began_with(
     export = shutil.copytree(os.path.dirname(version), tmp_path / NAME)
     gate.set()
     running = run([Source(NAME, str(export))])
-    old = running.worker()
+    old = running.worker(NAME)
     gate.clear()
     asked = [{"instances": [SENTENCE]}, {"instances": [SENTENCE + " " * 100_000]}]
     path = f"{running.url}/v1/models/{NAME}:predict"
@@ -244,10 +182,10 @@ def test_a_request_ends_with_the_version_that_it_began_with(
         (tmp_path / "aside").rename(export / "2")
         gate.texts.clear()
         gate.set()
-        wait_for(lambda: running.worker() is not old)
+        wait_for(lambda: running.worker(NAME) is not old)
         shutil.rmtree(export / "1")
         assert [answer.result().status_code for answer in answers] == [200, 200]
-    assert running.ask().status_code == 200
+    assert running.ask(NAME, SENTENCE).status_code == 200
     assert "serves version 2" in capsys.readouterr().out
 
 
@@ -255,7 +193,7 @@ def test_under_overload_each_request_is_answered(run, sources):
     running = run([source for source in sources if source.name == NAME], max_batch_tokens=64)
     inputs = [SENTENCE] * 500  # 7 tokens each; 4,096 may wait
     with concurrent.futures.ThreadPoolExecutor(8) as pool:
-        answers = list(pool.map(running.ask, [inputs] * 20))
+        answers = list(pool.map(running.ask, [NAME] * 20, [inputs] * 20))
     statuses = [answer.status_code for answer in answers]
     assert set(statuses) == {200, 429}
     for answer in answers:
@@ -263,5 +201,5 @@ def test_under_overload_each_request_is_answered(run, sources):
             assert answer.headers["Retry-After"].isdecimal() and answer.json()["error"]
         else:
             assert len(answer.json()) == 500
-    assert running.worker().waiting_tokens == 0
-    assert running.ask().status_code == 200
+    assert running.worker(NAME).waiting_tokens == 0
+    assert running.ask(NAME, SENTENCE).status_code == 200
