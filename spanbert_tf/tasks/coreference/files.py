@@ -1,8 +1,8 @@
-"""Finds and reads files of documents, and writes files of predicted clusters.
+"""Reads documents with coreference clusters, and writes predicted clusters.
 
-The files are in CoNLL's formats, in CorefUD's, or JSON lines as in e2e-coref and the original
-SpanBERT code, a document a line. `sentences` holds words or, with `subtoken_map`, word pieces of
-another vocabulary, which are joined to words. Importing this module does not import TensorFlow.
+Three formats are read: CoNLL, CorefUD, and JSON lines as in e2e-coref and the original SpanBERT
+code, one document a line. There `sentences` has words or, if `subtoken_map` is given, word pieces
+of another vocabulary, which are joined to words. Importing this module does not import TensorFlow.
 """
 
 import dataclasses
@@ -36,7 +36,8 @@ from spanbert_tf.text.vocabulary import CONTINUATION_PREFIX, END_TOKEN, START_TO
 
 _BEFORE_WILDCARD = re.compile(r"[^*?[]*")
 _ENDINGS = ("_conll", ".conll", ".conllu", ".jsonlines", ".jsonl")
-# As keys are written: `article_007` is a name, and so is what has more digits than any part.
+# A key is a name and a part, as in `article_7`. Parts have no leading zeros, so `article_007` is a
+# name without a part; so is a key with more digits than any part has.
 _PART = re.compile(rf"(.*)_(0|[1-9][0-9]{{0,{MOST_DIGITS - 1}}})")
 _NO_SPEAKER = ("-", "[SPL]")
 _COREFUD_FILE = "predictions.conllu"
@@ -62,17 +63,23 @@ def read_documents(
     follow_links: bool = False,
     drops_singletons: bool = False,
 ) -> list[Document]:
-    """Reads the documents of all files, in the order of each file.
+    """Reads the documents of one or several files.
 
     Args:
-        patterns: paths, or patterns of paths. In a directory, all files are read whose names end in
-            `_conll`, `.conll`, `.conllu`, `.jsonlines` or `.jsonl`, compressed by gzip or not.
-        follow_links: whether links may lead out of a directory, or out of the folder before the
-            first wildcard of a pattern.
-        drops_singletons: whether clusters of one mention are left out and counted.
+        patterns: paths of files or directories, or glob patterns. In a directory, all files are
+            read whose names end in `_conll`, `.conll`, `.conllu`, `.jsonlines` or `.jsonl`,
+            compressed by gzip or not.
+        follow_links: whether symbolic links may lead out of a directory, or out of the folder
+            before the first wildcard of a pattern.
+        drops_singletons: whether clusters of one mention are dropped. `Document.left_out` counts
+            them.
+
+    Returns:
+        The documents, in the order of the files and within each file.
 
     Raises:
-        BadInputError: a file cannot be used, or there are no documents.
+        BadInputError: there is no such file, a file has none of the formats or is damaged, a
+            document occurs twice, or none has words.
     """
     if isinstance(patterns, str | os.PathLike):
         patterns = [patterns]
@@ -88,8 +95,8 @@ def read_documents(
             documents += _read_json(path, text)
         else:
             raise BadInputError(
-                f"{path}: is neither CoNLL (`#begin document …`), nor CoNLL-U (ten columns with "
-                "tabs between them), nor JSON lines with `doc_key`"
+                f"{path}: is neither CoNLL (`#begin document …`), nor CoNLL-U (ten columns "
+                "separated by tabs), nor JSON lines with `doc_key`"
             )
     _check_documents(", ".join(names), documents)
     if drops_singletons:
@@ -98,7 +105,7 @@ def read_documents(
 
 
 def _without_singletons(document: Document) -> Document:
-    """The document without clusters of one mention, which are counted."""
+    """Drops and counts the clusters of one mention."""
     clusters = [mentions for mentions in document.clusters if len(mentions) > 1]
     num_dropped = len(document.clusters) - len(clusters)
     left_out = {**document.left_out, SINGLETONS_DROPPED: num_dropped}
@@ -109,7 +116,7 @@ def _files(pattern: str, follow_links: bool) -> list[str]:
     is_named = os.path.exists(pattern)  # what the user names may be a link
     found = [pattern] if is_named else sorted(glob.glob(pattern, recursive=True))
     if not found:
-        raise BadInputError(f"{pattern}: no such file; quote patterns")
+        raise BadInputError(f"{pattern}: no such file; put a pattern in quotes")
     if not (is_named or follow_links):
         before_wildcard = _BEFORE_WILDCARD.match(pattern)
         assert before_wildcard is not None  # it matches an empty text, too
@@ -131,20 +138,21 @@ def _files_below(directory: str, follow_links: bool) -> list[str]:
         raise BadInputError(f"{directory}: cannot be searched ({reason(error)})") from error
     found = each_once(paths)
     if not found:
-        raise BadInputError(f"{directory}: holds no file that ends in {', '.join(_ENDINGS)}")
+        endings = ", ".join(_ENDINGS)
+        raise BadInputError(f"{directory}: contains no file whose name ends in {endings}")
     return found
 
 
 def _check_documents(path: str, documents: Sequence[Document]) -> None:
-    """Refuses files without words, and two documents with the same key."""
+    """Raises `BadInputError` if no document has words, or two have the same key."""
     if not any(document.words for document in documents):
-        raise BadInputError(f"{path}: holds no document with words")
+        raise BadInputError(f"{path}: contains no document with words")
     places: dict[str, str] = {}
     for document in documents:
         if document.key in places:
             first = places[document.key]
-            where = "twice" if first == document.path else f"already, in {first}"
-            raise BadInputError(f"{document.path}: document {document.key!r} is there {where}")
+            where = "occurs twice" if first == document.path else f"also occurs in {first}"
+            raise BadInputError(f"{document.path}: document {document.key!r} {where}")
         places[document.key] = document.path
 
 
@@ -158,7 +166,7 @@ class _Line(TypedDict):
 
 
 def _read_json(path: str, text: str) -> list[Document]:
-    """The documents of a file."""
+    """Reads a file of JSON lines."""
     return [
         _document(parse_json(line, _Line, place), place, path)
         for number, line in enumerate(text.split("\n"), start=1)
@@ -175,7 +183,7 @@ def _document(line: _Line, place: str, path: str) -> Document:
     for cluster in line["clusters"]:
         for span in cluster:
             if len(span) != 2 or not 0 <= span[0] <= span[1] < len(tokens):
-                raise BadInputError(f"{place}: {span} is no mention in {len(tokens)} tokens")
+                raise BadInputError(f"{place}: {span} is not a span of {len(tokens)} tokens")
     speakers = ["" if name in _NO_SPEAKER else name for name in speakers] or [""] * len(tokens)
     clusters: Sequence[Sequence[Sequence[int]]]
     if "subtoken_map" in line:
@@ -199,11 +207,17 @@ def _document(line: _Line, place: str, path: str) -> Document:
 def _words_of_pieces(
     line: _Line, pieces: list[str], speakers: list[str], place: str
 ) -> tuple[list[str], list[int], list[str], list[list[tuple[int, int]]]]:
-    """Words, first words of sentences, speakers and clusters; special tokens are left out."""
+    """Joins word pieces to words, without special tokens.
+
+    Returns:
+        The words, the index of the first word of each sentence, the speaker of each word, and the
+        clusters, whose mentions are spans of words.
+    """
     word_map, sentence_map = line["subtoken_map"], line.get("sentence_map")
     if sentence_map is None or not len(word_map) == len(sentence_map) == len(pieces):
         raise BadInputError(
-            f"{place}: has {len(pieces)} pieces; subtoken_map and sentence_map must be as long"
+            f"{place}: has {len(pieces)} pieces; subtoken_map and sentence_map must have the same "
+            "length"
         )
     words: dict[int, str] = {}
     sentences: dict[int, int] = {}
@@ -216,7 +230,9 @@ def _words_of_pieces(
         names.setdefault(word, name)
     number = {word: position for position, word in enumerate(words)}
     if missing := set(word_map) - number.keys():
-        raise BadInputError(f"{place}: word {min(missing)} of subtoken_map has no piece")
+        raise BadInputError(
+            f"{place}: word {min(missing)} of subtoken_map has no piece but special tokens"
+        )
     order = list(sentences.values())
     starts = []
     for word, sentence in enumerate(order):
@@ -232,7 +248,14 @@ def _words_of_pieces(
 def write_predictions(
     lines: Sequence[DocumentLine], predicted: Sequence[Clusters], output: str
 ) -> None:
-    """Writes `WRITTEN_FILES` into a directory; that of CorefUD if documents are from such files."""
+    """Writes predicted clusters in all formats of `WRITTEN_FILES`.
+
+    Args:
+        lines: the documents.
+        predicted: the predicted clusters of each document.
+        output: path of an existing directory. The file in CorefUD's format has the documents that
+            were read from that format, and is not written if there are none.
+    """
     pairs = list(zip(lines, predicted, strict=True))
     for name, show in zip(WRITTEN_FILES, (as_conll, as_json, as_text, as_resolved), strict=False):
         write_text(os.path.join(output, name), "".join(show(*pair) for pair in pairs))
@@ -243,18 +266,18 @@ def write_predictions(
 
 
 def as_conll(line: DocumentLine, clusters: Clusters) -> str:
-    """A document in CoNLL-2012's columns, those that are not known empty."""
+    """Returns a document in the columns of CoNLL-2012. Columns that are not known are empty."""
     starts = set(line["sentence_starts"][1:])
     cells = cluster_cells(len(line["words"]), clusters)
     name = escape_controls(_cell(line["name"], "_"))
-    name = f"_{name[1:]}" if name.startswith("#") else name  # no row begins as a comment does
+    name = f"_{name[1:]}" if name.startswith("#") else name  # a row that begins with # is a comment
     rows = [f"#begin document {document_title(line['name'], line['part'])}"]
     in_sentence = 0
     for number, (word, speaker) in enumerate(zip(line["words"], line["speakers"], strict=True)):
         if number in starts:
             rows.append("")
             in_sentence = 0
-        # A word may be white space, which would be no column.
+        # A word of white space alone would not be a column.
         columns = [name, line["part"], in_sentence, "".join(word.split()) or "_"]
         columns += ["-", "*", "-", "-", "-", _cell(speaker, "-"), "*", cells[number]]
         rows.append("\t".join(map(str, columns)))
@@ -263,7 +286,7 @@ def as_conll(line: DocumentLine, clusters: Clusters) -> str:
 
 
 def cluster_cells(num_words: int, clusters: Sequence[Iterable[Span]]) -> list[str]:
-    """The cells of a document's last column in CoNLL's files, the clusters numbered from 0."""
+    """Returns the last column of CoNLL's files, a cell a word. Clusters are numbered from 0."""
     begun, ended = mention_borders(clusters)
     cells = []
     for word in range(num_words):
@@ -275,12 +298,12 @@ def cluster_cells(num_words: int, clusters: Sequence[Iterable[Span]]) -> list[st
 
 
 def _cell(text: str, nothing: str) -> str:
-    """A text as one column, whether they are split at tabs or at any white space."""
+    """Returns a text as one column, whether a reader splits at tabs or at any white space."""
     return "_".join(text.split()) or nothing
 
 
 def as_json(line: DocumentLine, clusters: Clusters) -> str:
-    """A line in the layout of e2e-coref, with `predicted_clusters` beside the gold ones."""
+    """Returns a JSON line in the format of e2e-coref, with `predicted_clusters` added."""
     borders = [*line["sentence_starts"], len(line["words"])]
 
     def by_sentence(values: list[str]) -> list[list[str]]:
@@ -297,7 +320,7 @@ def as_json(line: DocumentLine, clusters: Clusters) -> str:
 
 
 def as_text(line: DocumentLine, clusters: Clusters) -> str:
-    """Sentences with their mentions in brackets: `[Alice]₁ said that [she]₁ …`."""
+    """Returns the sentences with mentions in brackets: `[Alice]₁ said that [she]₁ …`."""
     begun, ended = mention_borders(clusters)
     marked = []
     for place, word in enumerate(line["words"]):
@@ -307,11 +330,11 @@ def as_text(line: DocumentLine, clusters: Clusters) -> str:
 
 
 def as_resolved(line: DocumentLine, clusters: Clusters) -> str:
-    """Replaces pronouns: `she` by `Alice`, and `her` before a noun by `Alice's`.
+    """Returns the sentences with pronouns replaced: `she` by `Alice`, `her cat` by `Alice's cat`.
 
     A pronoun that is a mention is replaced by the first mention of its cluster that is not a
-    pronoun. Pronouns stay inside the replacement, in a cluster of pronouns alone, and inside the
-    mention that would replace them. `her` counts as possessive if a word follows it.
+    pronoun. It stays if the cluster has only pronouns, or if it is inside that mention. `her` is
+    possessive if a word follows it.
     """
     words = list(line["words"])
     for spans in clusters:
@@ -331,14 +354,14 @@ def _is_pronoun(line: DocumentLine, span: Span) -> bool:
 
 
 def _is_possessive(line: DocumentLine, number: int) -> bool:
-    """Whether a noun can follow: `his` and `her` are also no determiners."""
+    """Whether a pronoun is possessive, judging by the next word: `her` can also be an object."""
     word = line["words"][number].lower()
     following = line["words"][number + 1 : number + 2]
     return word in POSSESSIVE and bool(following) and following[0][:1].isalnum()
 
 
 def _titled(line: DocumentLine, words: list[str]) -> str:
-    """A document's name, and a sentence a line."""
+    """Returns the name of a document and its sentences, one a line."""
     title = f"# {escape_controls(line['name'])}, part {line['part']}"
     return "\n".join([title, *_sentences(line, words), "", ""])
 

@@ -250,7 +250,7 @@ def read_clusters(path: str) -> list[_Document]:
             if begin:
                 name = _name(begin)
                 if name in names:
-                    raise BadInputError(f"{path}: line {number}: document {name!r} is there twice")
+                    raise BadInputError(f"{path}: line {number}: document {name!r} occurs twice")
                 if name:
                     names.add(name)
                 begun = functools.partial(_Document, name, number)

@@ -1,7 +1,8 @@
-"""Questions about passages, the formats that they come in, and where answers stand.
+"""Reads questions about passages, and finds their answers in the passages.
 
-SQuAD 1.1 and 2.0 in their own layout, or a row a question as HuggingFace's `datasets` has them;
-MRQA (Fisch et al., 2019): a passage a line after a header, answers detected at several places.
+Two formats are read. SQuAD 1.1 and 2.0: as published, or with one row for each question, as in
+Hugging Face's `datasets`. MRQA (Fisch et al., 2019): a header and then one passage a line, with the
+character spans at which each answer was detected.
 """
 
 import collections
@@ -20,7 +21,7 @@ from spanbert_tf.files.text_files import parse_json, read_text_file
 from spanbert_tf.terminal import print_line
 
 _SHOWN_DIFFERENT = 3
-_NEARBY = 30  # characters on either side in which a misplaced answer is looked for
+_NEARBY = 30  # characters before and after a wrong position in which an answer is searched for
 
 
 @dataclasses.dataclass(frozen=True)
@@ -28,9 +29,9 @@ class Answer:
     """A gold answer.
 
     Attributes:
-        text: as the file has it.
-        start: its first character in the context, by the file.
-        end: its last character, inclusive, where the file says it.
+        text: its text in the file.
+        start: index of its first character in the context, according to the file.
+        end: index of its last character, inclusive; `None` if the file does not give it.
     """
 
     text: str
@@ -43,12 +44,12 @@ class Question:
     """A question about a passage.
 
     Attributes:
-        id: unique in a file.
+        id: its id, unique in a file.
         text: the question.
-        context_index: index of its passage.
-        answers: the answers of all annotators; empty for a question without an answer.
-        gold_texts: what the official scorer compares a prediction with.
-        is_impossible: whether the passage does not answer it.
+        context_index: index of its passage in `QuestionSet.contexts`.
+        answers: the answers of all annotators; empty if the question has no answer.
+        gold_texts: the texts with which the official scorer compares a prediction.
+        is_impossible: whether the file marks the question as not answered by its passage.
     """
 
     id: str
@@ -61,12 +62,12 @@ class Question:
 
 @dataclasses.dataclass(frozen=True)
 class QuestionSet:
-    """What a file holds.
+    """The contents of a file.
 
     Attributes:
         path: path of the file.
-        contexts: passages.
-        questions: questions about the passages.
+        contexts: the passages.
+        questions: the questions about them.
     """
 
     path: str
@@ -75,25 +76,25 @@ class QuestionSet:
 
 
 def describe_unanswered(questions: QuestionSet) -> str | None:
-    """A line that says so if only some questions have answers, as in SQuAD 2.0."""
+    """Returns a line for the user if some questions have answers and others have none."""
     without = sum(not question.answers for question in questions.questions)
     total = len(questions.questions)
     if not 0 < without < total:
         return None
     return (
         f"{questions.path}: {without:,} of {total:,} questions have no answer, as in SQuAD 2.0; "
-        "they belong to the task with --version-2 alone"
+        "they are part of the task only with --version-2"
     )
 
 
 def check_questions(questions: QuestionSet) -> None:
-    """Refuses no questions, two of one id, and empty ones or those about an empty passage."""
+    """Raises `BadInputError` if there are no questions, an id occurs twice, or a text is empty."""
     path = questions.path
     if not questions.questions:
-        raise BadInputError(f"{path}: holds no questions")
+        raise BadInputError(f"{path}: contains no questions")
     counts = collections.Counter(question.id for question in questions.questions)
     if twice := [identifier for identifier, count in counts.items() if count > 1]:
-        raise BadInputError(f"{path}: question id {twice[0]!r} is there {counts[twice[0]]} times")
+        raise BadInputError(f"{path}: question id {twice[0]!r} occurs {counts[twice[0]]} times")
     for question in questions.questions:
         if not questions.contexts[question.context_index].strip():
             raise BadInputError(f"{path}: question {question.id!r}: its context is empty")
@@ -102,24 +103,32 @@ def check_questions(questions: QuestionSet) -> None:
 
 
 class Outcome(enum.Enum):
-    """What became of an answer."""
+    """Whether an answer was found in its context."""
 
-    FOUND = "found"  # its text stands where the file says
-    REPAIRED = "repaired"  # it stands nearby, once, or without its outer white space
-    LOST = "lost"  # it is nowhere near, or more than once
+    FOUND = "found"  # its text is where the file says
+    REPAIRED = "repaired"  # it occurs once nearby, or only without its leading and trailing space
+    LOST = "lost"  # it does not occur nearby, or more than once
 
 
 class Location(NamedTuple):
-    """Characters of a context, the end exclusive."""
+    """A range of characters of a context. The end is exclusive."""
 
     start: int
     end: int
 
 
 def locate_answer(context: str, answer: Answer) -> tuple[Outcome, Location | None]:
-    """Where an answer stands in its context.
+    """Finds an answer in its context.
 
-    A file that says where it ends is trusted: what stands there is the answer, whatever its text.
+    If the file also gives the end of the answer, its range is used, whatever `answer.text` says.
+
+    Args:
+        context: the passage.
+        answer: the answer in the file.
+
+    Returns:
+        Whether it was found, and its range without leading and trailing white space; `None` for an
+        answer that is lost.
     """
     if answer.end is not None:
         return _trusted(context, answer.start, answer.end)
@@ -140,7 +149,7 @@ def locate_answer(context: str, answer: Answer) -> tuple[Outcome, Location | Non
 
 
 def _trusted(context: str, start: int, end: int) -> tuple[Outcome, Location | None]:
-    """The place that a file states, the end inclusive, without outer white space."""
+    """Returns the range that a file gives, whose end is inclusive, without outer white space."""
     there = context[start : end + 1] if 0 <= start <= end < len(context) else ""
     if not there.strip():
         return Outcome.LOST, None
@@ -150,7 +159,7 @@ def _trusted(context: str, start: int, end: int) -> tuple[Outcome, Location | No
 
 
 def is_alike(text: str, other: str) -> bool:
-    """Whether texts differ in nothing but case and white space."""
+    """Whether two texts are equal apart from case and white space."""
     return "".join(text.split()).casefold() == "".join(other.split()).casefold()
 
 
@@ -196,16 +205,16 @@ class _RowFile(TypedDict):
 
 
 def read_squad(path: str) -> QuestionSet:
-    """Reads a file of SQuAD 1.1 or 2.0, or one in their format.
+    """Reads a file in the format of SQuAD 1.1 or 2.0.
 
     Args:
-        path: JSON, compressed or not: `data` → `paragraphs` → `context` and `qas`; or rows with
-            `id`, `question`, `context` and `answers` of lists `text` and `answer_start`, one a
-            line, in a list, under `data`, or of Parquet or Arrow.
+        path: path of a JSON file, compressed or not, as SQuAD is published: `data` → `paragraphs` →
+            `context` and `qas`. Or of a file of rows with `id`, `question`, `context` and
+            `answers`, which has the lists `text` and `answer_start`: JSON lines, a JSON list, a
+            list under `data`, Parquet or Arrow.
 
     Raises:
-        BadInputError: it is neither JSON, Parquet nor Arrow, or in neither layout; the message
-            names the place.
+        BadInputError: the file is in none of these formats; the message names the place.
     """
     if is_columnar(path):
         return _from_rows(path, read_objects(path, _Row))
@@ -230,7 +239,7 @@ def _is_row(line: str) -> bool:
 
 
 def _has_rows(text: str) -> bool:
-    """Whether what lies under `data` has contexts of its own, by the first entry."""
+    """Whether the entries under `data` are rows with a context each, judging by the first one."""
     try:
         data = json.loads(text)["data"]
         return "context" in data[0] and "paragraphs" not in data[0]
@@ -252,16 +261,16 @@ def _from_articles(path: str, articles: list[_Article]) -> QuestionSet:
 
 
 def _from_rows(path: str, rows: list[_Row]) -> QuestionSet:
-    """Rows of one context, wherever they stand, share it."""
+    """Makes questions of rows. Rows with equal contexts share one, wherever they are."""
     contexts: dict[str, int] = {}
     questions = []
     for row in rows:
         index = contexts.setdefault(row["context"], len(contexts))
         lists = row.get("answers")
-        # Test sets have no answers, which is not an empty list of them.
+        # A test set has no `answers`; an empty list says that the context has no answer.
         is_known = lists is not None
         lists = lists or {"text": [], "answer_start": []}
-        # What has no place is an answer that is lost, and counted so.
+        # A text without a start is an answer that cannot be found, and is counted as one.
         places = itertools.chain(lists["answer_start"], itertools.repeat(-1))
         answers = tuple(map(Answer, lists["text"], places))
         questions.append(
@@ -307,21 +316,22 @@ class _FirstLine(TypedDict, total=False):
 def read_mrqa(
     path: str, *, allow_missing_header: bool = False, half: str | None = None
 ) -> QuestionSet:
-    """Reads a .jsonl or .jsonl.gz file.
+    """Reads a file of MRQA.
 
-    The answers of a question are the places where it was detected, the earliest first: the
-    original trains on that one. Where the text at a place differs from the stated answer by more
-    than case and white space, the place is trusted, and the first such answers are printed.
+    The answers of a question are the ranges at which one was detected, in the order of the passage;
+    the original code trains on the first. If the text of a range differs from its answer by more
+    than case and white space, the range is used, and the first such answers are printed.
 
     Args:
-        path: path of the file.
-        allow_missing_header: whether the first line may be a passage already, as in samples.
-        half: `"development"` or `"test"`, of a development set whose test set was not published
-            (SpanBERT, section 4.1); `None`: all. See `half_of`.
+        path: path of a `.jsonl` or `.jsonl.gz` file.
+        allow_missing_header: whether the first line may already be a passage, as in samples.
+        half: `"development"` or `"test"` to read one half of a development set, `None` to read the
+            whole file. SpanBERT (section 4.1) halves the development sets, since MRQA's test sets
+            are not public; see `half_of`.
 
     Raises:
-        BadInputError: a line is not JSON, lacks a key, or the header is missing; the message names
-            the line.
+        BadInputError: a line is not JSON or lacks a key, or the header is missing; the message
+            names the line.
     """
     contexts: list[str] = []
     questions: list[Question] = []
@@ -334,8 +344,8 @@ def read_mrqa(
                 continue
             if not allow_missing_header:
                 raise BadInputError(
-                    f"{place}: has no header; this may be another format, or a sample "
-                    "(--allow-missing-header)"
+                    f"{place}: has no header; the file may have another format, or be a sample, "
+                    "which needs --allow-missing-header"
                 )
         passage = parse_json(line, _Passage, place)
         if half and half_of(passage["context"]) != half:
@@ -347,9 +357,10 @@ def read_mrqa(
 
 
 def half_of(context: str) -> str:
-    """The half of a passage and its questions; how the paper halves development sets is not said.
+    """Returns the half of a development set to which a passage and its questions belong.
 
-    By the first byte of the SHA-256 of its UTF-8: even is `"development"`, odd `"test"`.
+    The paper does not say how it halves them. Here the first byte of the SHA-256 of the passage's
+    UTF-8 decides: `"development"` if it is even, `"test"` if it is odd.
     """
     first_byte = hashlib.sha256(context.encode("utf-8", "surrogatepass")).digest()[0]
     return "test" if first_byte % 2 else "development"
@@ -361,7 +372,7 @@ def _mrqa_question(entry: _MrqaEntry, context_index: int, place: str) -> Questio
         for span in answer["char_spans"]:
             if len(span) != 2:
                 raise BadInputError(
-                    f"{place}: question {entry['qid']!r}: a span of characters has {len(span)} "
+                    f"{place}: question {entry['qid']!r}: an item of char_spans has {len(span)} "
                     "numbers, not 2"
                 )
             answers.append(Answer(answer["text"], *span))
@@ -382,11 +393,13 @@ def _print_different(path: str, contexts: list[str], questions: list[Question]) 
             assert answer.end is not None  # MRQA states the ends of all answers
             there = contexts[question.context_index][max(answer.start, 0) : answer.end + 1]
             if there and not is_alike(there, answer.text):
-                different.append(f"  question {question.id!r}: {answer.text!r} is {there!r} there")
+                different.append(
+                    f"  question {question.id!r}: {answer.text!r}, where the text is {there!r}"
+                )
     if different:
         print_line(
-            f"{path}: {len(different):,} answers have other text than stands in their place; the "
-            "place is trusted"
+            f"{path}: {len(different):,} answers differ from the text at their position, which is "
+            "used"
         )
         for line in different[:_SHOWN_DIFFERENT]:
             print_line(line)

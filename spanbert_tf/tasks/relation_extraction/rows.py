@@ -165,7 +165,7 @@ def check_relations(relations: RelationSet) -> None:
     counts = collections.Counter(example["id"] for example in examples)
     for identifier, count in counts.items():
         if count > 1:
-            raise BadInputError(f"{path}: example id {identifier!r} is there {count} times")
+            raise BadInputError(f"{path}: example id {identifier!r} occurs {count} times")
     without = [example["id"] for example in examples if example["relation"] is None]
     for example in examples:
         relation = example["relation"] or ""

@@ -1,8 +1,7 @@
-"""Reads labelled texts from tables, and from GLUE's files.
+"""Reads labelled texts from tables and from the files of GLUE.
 
-Files of GLUE are read as they
-are distributed: separated by tabs, without quotes, with a header (only CoLA's labelled files have
-none). A file without a column for the label is a test set.
+Files of GLUE are read as they are distributed: columns separated by tabs, no quoting, and a header,
+which only CoLA's labelled files lack. A file without a label column is a test set.
 """
 
 import contextlib
@@ -31,9 +30,9 @@ class LabelledText:
     """A text, or a pair of texts.
 
     Attributes:
-        line: its line, row or entry in the file, from 1.
-        texts: one text, or two.
-        label: name of the class, or number of a regression; `None` if there is no label.
+        line: number of its line, row or entry in the file, from 1.
+        texts: one text, or the two texts of a pair.
+        label: name of the class, or the number that a regression predicts; `None` without a label.
     """
 
     line: int
@@ -43,18 +42,18 @@ class LabelledText:
 
 @dataclasses.dataclass(frozen=True)
 class LabelledTexts:
-    """The texts of a file. Either all of them have labels, or none has.
+    """The texts of a file. Either all of them have a label, or none of them has one.
 
     Attributes:
         path: path of the file.
         examples: the texts in the order of the file.
-        labels: names of the classes in the order of their numbers; for a regression, the name of
-            the number.
+        labels: names of the classes in the order of their ids; for a regression, the name of the
+            number.
         is_pair: whether the texts are pairs.
         is_regression: whether labels are numbers.
-        dataset: name of the GLUE task.
-        num_skipped: number of lines that were left out.
-        unit: what the numbers of the texts count: `"line"`, `"row"` or `"entry"`.
+        dataset: name of the GLUE task; `None` for other data.
+        num_skipped: number of lines that were skipped.
+        unit: what `LabelledText.line` counts: `"line"`, `"row"` or `"entry"`.
     """
 
     path: str
@@ -67,35 +66,35 @@ class LabelledTexts:
     unit: str = "line"
 
     def check(self) -> None:
-        """Refuses an empty file, labels for only some texts, and unknown labels."""
+        """Raises `BadInputError` without texts, if only some have labels, or if one is unknown."""
         if not self.examples:
-            raise BadInputError(f"{self.path}: holds no texts")
+            raise BadInputError(f"{self.path}: contains no texts")
         first = self.examples[0]
         for example in self.examples:
             if (example.label is None) != (first.label is None):
                 has, had = ("no", "one") if example.label is None else ("a", "none")
                 raise BadInputError(
                     f"{self.path}: {self.unit} {example.line}: has {has} label, {self.unit} "
-                    f"{first.line} has {had}; prepare texts without labels alone"
+                    f"{first.line} has {had}; put texts without labels into a file of their own"
                 )
         for example in self.examples:
             if isinstance(example.label, str) and example.label not in self.labels:
                 raise BadInputError(
-                    f"{self.path}: {self.unit} {example.line}: label {example.label!r} is none of "
-                    f"{', '.join(self.labels)}"
+                    f"{self.path}: {self.unit} {example.line}: label {example.label!r} is not one "
+                    f"of {', '.join(self.labels)}"
                 )
 
 
 def _parse_number(text: object, place: str) -> float:
-    """Parses the number of a regression."""
+    """Parses the label of a regression."""
     number = math.nan
     if not isinstance(text, bool):
         with contextlib.suppress(ValueError):
             number = float(str(text))
     if not math.isfinite(number):
-        raise BadInputError(f"{place}: label {text!r} is no number")
+        raise BadInputError(f"{place}: label {text!r} is not a number")
     if abs(number) > _LARGEST:
-        raise BadInputError(f"{place}: label {text!r} is infinite in float32; scale the labels")
+        raise BadInputError(f"{place}: label {text!r} is too large for float32; scale the labels")
     return number
 
 
@@ -107,12 +106,12 @@ class Line(NamedTuple):
 
 
 def read_tsv(path: str) -> list[Line]:
-    """Reads lines of columns that are separated by tabs. Quotes have no meaning."""
+    """Reads a table whose columns are separated by tabs. Quotes have no special meaning."""
     return [Line(*each) for each in read_lists(path, Dialect("\t", has_quotes=False))]
 
 
 def with_header(path: str, lines: Sequence[Line], names: Iterable[str]) -> list[Row]:
-    """Names the columns of rows by the first row."""
+    """Names the columns after the first line; `names` must be among them, once each."""
     header = lines[0].cells
     for name in names:
         if header.count(name) != 1:
@@ -139,17 +138,19 @@ def read_labelled_texts(
     is_regression: bool = False,
     labels: Sequence[str] | None = None,
 ) -> LabelledTexts:
-    """Reads a table of any format that `files.tables` reads.
+    """Reads labelled texts from a table in any format of `files.tables`.
 
     Args:
         path: path of the file.
-        text_columns: column of the text, or columns of both texts of a pair.
-        label_column: column of the label; `None` to read no labels.
+        text_columns: name of the column of the text, or of the two columns of a pair.
+        label_column: name of the column of the label; `None` for texts without labels.
         is_regression: whether labels are numbers.
-        labels: the classes in the order of their numbers; `None` for those of the file, sorted.
+        labels: names of the classes in the order of their ids; by default the labels of the file,
+            sorted.
 
     Raises:
-        BadInputError: the file cannot be used; the message names the line.
+        BadInputError: a column is missing, or a row has no text or no valid label; the message
+            names the row.
     """
     names = [*text_columns, *([label_column] if label_column else [])]
     rows = list(read_rows(path, names))
@@ -189,7 +190,7 @@ def _describe_labels(labels: Sequence[str], label_column: str | None) -> str:
 def _cell_text(row: Row, name: str) -> str:
     value = row.values[name]
     if not isinstance(value, str):
-        raise BadInputError(f"{row.place}: {name} is no text but {value!r}")
+        raise BadInputError(f"{row.place}: {name} must be text, but is {value!r}")
     return value
 
 
@@ -198,25 +199,27 @@ def _label(row: Row, name: str, is_regression: bool) -> str | float:
     value = row.values[name]
     if value is None or (isinstance(value, str) and not value.strip()):
         raise BadInputError(
-            f"{place}: has no label in {name!r}; for texts without any leave out --label-column"
+            f"{place}: has no label in {name!r}; if no text has one, leave out --label-column"
         )
     if is_regression:
         return _parse_number(value, place)
     if isinstance(value, float) or not isinstance(value, str | int):
-        raise BadInputError(f"{place}: label {value!r} is no name; for numbers give --regression")
+        raise BadInputError(
+            f"{place}: label {value!r} is not a class name; for numbers give --regression"
+        )
     return str(value).strip()
 
 
 def read_glue(path: str, task: str) -> LabelledTexts:
-    """Reads a file of a GLUE task.
+    """Reads a file of a GLUE task as it is distributed.
 
     Args:
         path: path of `train.tsv`, `dev.tsv` or `test.tsv`. MNLI's mismatched files are recognized
-            by their names; they become a data set of their own, `mnli_mm`.
+            by their names and become the data set `mnli_mm`.
         task: key of `GLUE_TASKS` other than `mnli_mm`.
 
     Raises:
-        BadInputError: the file is not as GLUE has it; the message names the line.
+        BadInputError: the file differs from GLUE's format; the message names the line.
     """
     if task == "mnli" and "mismatched" in os.path.basename(path):
         task = "mnli_mm"
@@ -243,8 +246,8 @@ def read_glue(path: str, task: str) -> LabelledTexts:
     )
     if num_skipped and not is_labelled:
         raise BadInputError(
-            f"{path}: {num_skipped:,} rows of this test set have too few columns; each row must "
-            "be predicted: copy the file again"
+            f"{path}: {num_skipped:,} rows of this test set have too few columns, but every row "
+            "needs a prediction; download the file again"
         )
     return texts
 
@@ -263,12 +266,12 @@ def _glue_rows(path: str, facts: GlueTask, lines: list[Line]) -> list[Row]:
 
 
 def _glue_label(facts: GlueTask, row: Row) -> str | float:
-    assert facts.label is not None  # only files with labels are read by this
+    assert facts.label is not None  # called only for files with labels
     label = str(row.values[facts.label])
     if not facts.is_regression:
         return label
     number = _parse_number(label, row.place)
     lowest, highest = SCORE_RANGE
     if not lowest <= number <= highest:
-        raise BadInputError(f"{row.place}: score {label} is not from {lowest:g} to {highest:g}")
+        raise BadInputError(f"{row.place}: score {label} is not between {lowest:g} and {highest:g}")
     return number

@@ -204,7 +204,7 @@ def test_scorer_loads_no_tensorflow():
         (conll(["word"]), "line 2: 'word' is no cell"),
         ("doc 0 0 w -\n", "line 1: stands before any"),
         ("", "holds no document"),
-        (conll(["-"]) * 2, "line 4: document '\\(doc\\); part 000' is there twice"),
+        (conll(["-"]) * 2, "line 4: document '\\(doc\\); part 000' occurs twice"),
     ],
 )
 def test_bad_files_are_named(text, message, tmp_path):

@@ -195,7 +195,7 @@ BROKEN = {
     "number": ("\n3\tse", "\n3a\tse", "line 11: '3a' is no number of a word"),
     "range": ("SpaceAfter=No\n1\t", "Entity=(e1)\n1\t", "line 7: has Entity=, which stands at"),
     "line ends": ("\n#text", "\r\n#text", "line 5: ends with a carriage return"),
-    "name": ("# newdoc\n", "# newdoc id = one\n", "document 'one_0' is there twice"),
+    "name": ("# newdoc\n", "# newdoc id = one\n", "document 'one_0' occurs twice"),
 }
 
 

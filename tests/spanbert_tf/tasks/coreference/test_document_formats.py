@@ -126,20 +126,20 @@ def test_clusters_that_share_a_mention_are_one():
     [
         (ROWS.replace("19)\n", "18)\n"), "line 6: a mention of cluster 18 ends"),
         (ROWS.replace("  *   *   *   (19)", "(19)"), "line 2: has 11 columns"),
-        (ROWS + ROWS, "is there twice"),
+        (ROWS + ROWS, "occurs twice"),
         (ROWS.replace("#end document", "") + ROWS, "a document begins before `#end document`"),
         ("#end document\n" + ROWS, "is neither CoNLL"),
         (ROWS + "word\n", "line 10: stands before any"),
-        ("#begin document (a); part 000\n#end document\n", "holds no document with words"),
+        ("#begin document (a); part 000\n#end document\n", "contains no document with words"),
         ("", "is neither CoNLL"),
         ('{"doc_key": "a", "sentences": [["b"]]}', "line 1: clusters: is missing"),
         (
             '{"doc_key": "a", "sentences": [["b"]], "clusters": [[[0, 1]]]}',
-            r"line 1: \[0, 1\] is no mention in 1 tokens",
+            r"line 1: \[0, 1\] is not a span of 1 tokens",
         ),
         (
             '{"doc_key": "a", "sentences": [["b"]], "clusters": [], "subtoken_map": [0, 1]}',
-            "subtoken_map and sentence_map must be as long",
+            "subtoken_map and sentence_map must have the same",
         ),
     ],
 )
@@ -151,7 +151,7 @@ def test_bad_files_are_named(text, message, tmp_path):
 def test_missing_files_and_empty_directories_are_named(tmp_path):
     with pytest.raises(BadInputError, match="no such file"):
         read_documents([str(tmp_path / "*.conll")])
-    with pytest.raises(BadInputError, match="holds no file that ends in"):
+    with pytest.raises(BadInputError, match="contains no file whose name ends in"):
         read_documents([str(tmp_path)])
 
 
@@ -178,6 +178,6 @@ def test_linked_directories_are_read_and_each_file_once(tmp_path):
 def test_a_document_of_two_files_names_both(tmp_path):
     for name in ("a_conll", "b_conll"):
         write(tmp_path / name, ROWS)
-    message = f"^{tmp_path}/b_conll: document .* is there already, in {tmp_path}/a_conll$"
+    message = f"^{tmp_path}/b_conll: document .* also occurs in {tmp_path}/a_conll$"
     with pytest.raises(BadInputError, match=message):
         read_documents(tmp_path)

@@ -73,9 +73,9 @@ def test_spans_are_trusted_and_other_text_is_reported(
 ):
     assert located(mrqa_file(tmp_path, (text, [span]))) == [expected]
     printed = capsys.readouterr().out
-    assert ("1 answers have other text than stands in their place" in printed) == is_reported
+    assert ("1 answers differ from the text at their position" in printed) == is_reported
     if is_reported:
-        assert f"  question 'q': {text!r} is " in printed
+        assert f"  question 'q': {text!r}, where the text is " in printed
 
 
 def test_alike_is_but_for_case_and_white_space():
@@ -183,7 +183,7 @@ def test_squad_of_another_shape_is_one_line_with_the_place(content, place, tmp_p
         ("detected_answers", {}, "line 2: qas[0].detected_answers: "),
         ("char_spans", [3], "qas[0].detected_answers[0].char_spans[0]: "),
         ("char_spans", [["0", 1]], "char_spans[0][0]: should be a valid integer"),
-        ("char_spans", [[0, 1, 2]], "question 'q': a span of characters has 3 numbers"),
+        ("char_spans", [[0, 1, 2]], "question 'q': an item of char_spans has 3 numbers"),
         ("answers", [None], "line 2: qas[0].answers[0]: should be a valid string"),
         ("qid", {}, "line 2: qas[0].qid"),
     ],

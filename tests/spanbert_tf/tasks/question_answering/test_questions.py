@@ -408,7 +408,7 @@ def test_mrqa_sample_without_header(tmp_path):
     ("content", "words"),
     [
         ("{", "not JSON"),
-        ("[]", "holds no questions"),
+        ("[]", "contains no questions"),
         ("3", "should be a valid dictionary"),
         ("{}", "data: is missing"),
         ('{"data": [{"title": "x"}]}', r"data\[0\].paragraphs: is missing"),
@@ -417,7 +417,7 @@ def test_mrqa_sample_without_header(tmp_path):
             '{"data": [{"paragraphs": [{"context": "x", "qas": [{"question": "?"}]}]}]}',
             r"qas\[0\].id: is missing",
         ),
-        ('{"data": []}', "holds no questions"),
+        ('{"data": []}', "contains no questions"),
     ],
 )
 def test_bad_squad_files(content, words, tmp_path, vocabulary_file):
@@ -433,7 +433,7 @@ def test_bad_squad_files(content, words, tmp_path, vocabulary_file):
 @pytest.mark.parametrize(
     ("paragraphs", "words"),
     [
-        ({CONTEXT: [entry("1", "a?"), entry("1", "b?")]}, "question id '1' is there 2 times"),
+        ({CONTEXT: [entry("1", "a?"), entry("1", "b?")]}, "question id '1' occurs 2 times"),
         ({"  ": [entry("1", "a?")]}, "question '1': its context is empty"),
         ({CONTEXT: [entry("1", " ")]}, "question '1': its text is empty"),
         ({"\u200b\u200b": [entry("1", "a?")]}, "question '1': its context has no tokens"),

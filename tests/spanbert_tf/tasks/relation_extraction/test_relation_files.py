@@ -169,7 +169,7 @@ def test_bad_tacred_entries_are_named(changes, message, tmp_path):
 
 
 def test_an_id_twice_and_no_examples_are_refused(tmp_path, vocabulary):
-    for entries, message in (([EXAMPLE, EXAMPLE], "'e1' is there 2 times"), ([], "holds no")):
+    for entries, message in (([EXAMPLE, EXAMPLE], "'e1' occurs 2 times"), ([], "holds no")):
         with pytest.raises(BadInputError, match=message):
             prepare(write(tmp_path / "a.json", entries), tmp_path / "out", vocabulary)
     assert not (tmp_path / "out").exists()
