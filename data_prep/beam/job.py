@@ -14,8 +14,8 @@ from data_prep.beam.pickles import PICKLE_ERRORS, load_pickle
 from data_prep.beam.progress import Totals
 from data_prep.blocks.held_out import SplitKeys
 from data_prep.blocks.records import RecordOptions
-from data_prep.text.cutting import RangeScan, Start
 from data_prep.text.duplicates import Unit
+from data_prep.text.scanning import RangeScan, RangeScans, Start
 from spanbert_tf.data.manifest import Shard
 from spanbert_tf.files.contents import is_file_name
 from spanbert_tf.files.output import NEW
@@ -103,7 +103,7 @@ class ShardResult(NamedTuple):
     unigram_counts: bytes
 
 
-_RESULT_CLASSES = (RangeScan, Start, PartSummary, SplitKeys, ShardResult, Shard)
+_RESULT_CLASSES = (RangeScans, RangeScan, Start, PartSummary, SplitKeys, ShardResult, Shard)
 
 
 class Call(Protocol):

@@ -21,8 +21,9 @@ from data_prep.blocks.pairs import draw_second_segments, join_blocks
 from data_prep.blocks.records import CELLS_WITHOUT_TEXT, FileRecords, RecordMaker, RecordOptions
 from data_prep.blocks.sequences import Block, Record
 from data_prep.text.corpus import DocumentReader, TextFormat
-from data_prep.text.cutting import FilePart, RangeScan, read_part, scan_range
+from data_prep.text.cutting import FilePart, read_part
 from data_prep.text.duplicates import duplicate_count, number_documents, without_duplicates
+from data_prep.text.scanning import RangeScans, scan_range
 from data_prep.text.storage import InputFile
 from spanbert_tf.data import manifest
 from spanbert_tf.data.manifest import SPLITS, Shard, Split, token_id_dtype
@@ -39,9 +40,9 @@ def scan_file(
     text_format: TextFormat,
     start: int,
     stop: int,
-) -> RangeScan:
-    """Calls `scan_range`, which has no need of the first three arguments."""
-    return scan_range(file, text_format, start, stop)
+) -> RangeScans:
+    """Calls `scan_range`, which has no need of the show and the number."""
+    return scan_range(file, text_format, job.options.document_separator, start, stop)
 
 
 def spill_part(

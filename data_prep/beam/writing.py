@@ -17,6 +17,7 @@ import contextlib
 import dataclasses
 import hashlib
 import importlib.metadata
+import itertools
 import json
 import math
 import os
@@ -134,8 +135,8 @@ def write_pretraining_records(
             the order of files; see `data_prep.text.duplicates`.
         num_shards: number of files of the training split. By default one for each 32 MB of text,
             where a byte of a compressed file counts as three. A shard is sorted in memory.
-        num_processes: number of processes on this machine. Large files of JSON lines,
-            WikiExtractor's text and Parquet are shared by them.
+        num_processes: number of processes on this machine. Large files are shared by them if
+            they can be cut at documents, see `data_prep.text.cutting`.
         beam_arguments: options for a runner of Beam, such as `--runner=dask`.
         overwrite: whether earlier records at `output` may be replaced.
 
@@ -358,7 +359,7 @@ class _Outcome(NamedTuple):
 
 
 def _call_steps(job: Job, files: Sequence[InputFile], call: Call, *, is_shared: bool) -> _Outcome:
-    parts = _cut_files(files, call, is_shared=is_shared)
+    parts = _cut_files(job, files, call, is_shared=is_shared)
     # Largest parts first: otherwise one process could still read one when others are done.
     numbered = sorted(enumerate(parts), key=lambda entry: -entry[1].size)
     num_hash_ranges = 0
@@ -374,51 +375,50 @@ def _call_steps(job: Job, files: Sequence[InputFile], call: Call, *, is_shared: 
     return _Outcome(summaries, held_out, shards)
 
 
-def _cut_files(files: Sequence[InputFile], call: Call, *, is_shared: bool) -> list[FilePart]:
+def _cut_files(
+    job: Job, files: Sequence[InputFile], call: Call, *, is_shared: bool
+) -> list[FilePart]:
     """Cuts large files into parts.
 
     Args:
+        job: the job.
         files: the input files.
         call: calls steps.
         is_shared: whether several processes share the work, so that it matters which files cannot
             be cut.
     """
-    scanned = {}
+    separator = job.options.document_separator
+    formats = {
+        file: find_format(file.path, job.options.text_columns)
+        for file in files
+        if file.size > cutting.RANGE_BYTES
+    }
     to_scan: list[tuple] = []
-    cut_by_rows = {}
-    whole = []
+    for file, text_format in formats.items():
+        if cutting.why_whole(text_format, separator) is None and text_format != "parquet":
+            for start, stop in cutting.ranges_of(file):
+                to_scan.append((len(to_scan), file, text_format, start, stop))
+    scans = iter(call(scan_file, "ranges", to_scan) if to_scan else [])
+    parts = []
+    whole = {}
     for file in files:
-        if file.size <= cutting.RANGE_BYTES:
-            continue
-        text_format = find_format(file.path)
-        if text_format == "parquet":
-            cut_by_rows[file] = cutting.cut_parquet(file)
-            if len(cut_by_rows[file]) == 1:
-                whole.append(file)
-            continue
-        if text_format not in ("wikipedia", "json_lines"):
-            whole.append(file)
-            continue
-        scanned[file] = len(to_scan)
-        for start, stop in cutting.ranges_of(file):
-            to_scan.append((len(to_scan), file, text_format, start, stop))
+        cut = [FilePart(file)]
+        if file in formats:
+            why = cutting.why_whole(formats[file], separator)
+            if why is None and formats[file] == "parquet":
+                cut = cutting.cut_parquet(file)
+            elif why is None:
+                scans_of_file = list(itertools.islice(scans, len(cutting.ranges_of(file))))
+                cut = cutting.cut_file(file, formats[file], scans_of_file)
+            if len(cut) == 1:
+                whole[file] = why or cutting.why_not_cut(formats[file])
+        parts += cut
     if whole and is_shared:
         largest = max(whole, key=lambda file: file.size)
         print_line(
-            f"{largest.path}: one process reads all of it ({len(whole):,} such files): only JSON "
-            "lines and WikiExtractor's text that are not compressed are shared, and Parquet of "
-            "several row groups"
+            f"{largest.path}: one process reads all of it ({len(whole):,} such files): "
+            f"{whole[largest]}"
         )
-    scans = call(scan_file, "ranges", to_scan) if to_scan else []
-    parts = []
-    for file in files:
-        if file in scanned:
-            first = scanned[file]
-            parts += cutting.cut_file(file, scans[first : first + len(cutting.ranges_of(file))])
-        elif file in cut_by_rows:
-            parts += cut_by_rows[file]
-        else:
-            parts.append(FilePart(file))
     return parts
 
 

@@ -26,7 +26,7 @@ from data_prep.blocks.sequences import (
     begins_run,
     cut_blocks,
 )
-from data_prep.text.cutting import GROUP
+from data_prep.text.scanning import GROUP
 
 NEXT, RANDOM = 0, 1
 _INDEX_LISTS = (1, 3)  # places of indices in `Block.lists`; all other lists are positions

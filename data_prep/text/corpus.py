@@ -29,6 +29,7 @@ from spanbert_tf.files.compression import UnpackedFile
 from spanbert_tf.files.kinds import HEAD_SIZE, refuse_known_binary
 from spanbert_tf.files.tables import (
     DelimitedTable,
+    Dialect,
     Table,
     find_dialect,
     is_json_lines,
@@ -42,7 +43,9 @@ _BYTE_ORDER_MARK = "\ufeff"
 _WIKIPEDIA_START = re.compile(r"\s*<doc [^\n]*>")
 
 
-TextFormat = Literal["wikipedia", "json_lines", "parquet", "compressed", "other"]
+# A file of lines: WikiExtractor's text, plain text, or a table whose cells are separated so.
+LinesFormat = Literal["wikipedia", "plain"] | Dialect
+TextFormat = LinesFormat | Literal["json_lines", "parquet", "compressed", "other"]
 
 
 class DocumentReader:
@@ -57,6 +60,8 @@ class DocumentReader:
         stop: the byte after the last document to read; `None` for the end of the file.
         lines_before: lines of the file before `start`, for errors.
         row_range: of Parquet, the rows to read, counted from 0; `None` for all.
+        lines_format: the format of the file; without it, the content tells it.
+        header: the names of the columns, if this is a part of CSV or TSV behind the beginning.
 
     Attributes:
         path: the path.
@@ -72,6 +77,8 @@ class DocumentReader:
         stop: int | None = None,
         lines_before: int = 0,
         row_range: range | None = None,
+        lines_format: LinesFormat | None = None,
+        header: Sequence[str] = (),
     ) -> None:
         self.path = path
         self._separator = document_separator
@@ -79,6 +86,8 @@ class DocumentReader:
         self._stop = stop
         self._lines_before = lines_before
         self._row_range = row_range
+        self._format = lines_format
+        self._header = header
         self._lines_read = lines_before
         self._text_columns = text_columns
         self._parser = RowParser(text_columns)
@@ -120,25 +129,25 @@ class DocumentReader:
         head = content.peek(1)
         if not head:
             raise BadInputError(f"{self.path}: is empty; remove it from the input")
-        self._table = open_known_table(
-            content, self.path, file, self._lines_before, self._row_range
-        )
+        if self._format is None:
+            self._table = open_known_table(
+                content, self.path, file, self._lines_before, self._row_range
+            )
         if self._table is None:
-            is_compressed = content.compression is not None
-            refuse_known_binary(self.path, head[:HEAD_SIZE], unpacked=is_compressed)
-            beginning = with_line_feeds(head.decode(errors="replace"))
-            beginning = beginning.removeprefix(_BYTE_ORDER_MARK)
-            if _WIKIPEDIA_START.match(beginning) and not self._text_columns:
+            lines_format = self._format or _format_of_lines(self.path, content, self._text_columns)
+            if lines_format == "wikipedia":
                 return wikipedia_parts(self._blocks(content), self.path, self._lines_before)
-            refuse_markup(self.path, beginning)
-            is_whole = len(head) < compression.READ_SIZE
-            if not self._text_columns and not looks_like_table(
-                self.path, beginning, is_whole=is_whole
-            ):
-                blocks = self._blocks(content)
-                return plain_text_parts(blocks, self.path, self._separator, READ_SIZE)
-            dialect = find_dialect(self.path, head, self._parser.columns)
-            self._table = DelimitedTable(self.path, content, dialect)
+            if lines_format == "plain":
+                return plain_text_parts(
+                    self._blocks(content),
+                    self.path,
+                    self._separator,
+                    READ_SIZE,
+                    is_started=self._start > 0,
+                )
+            self._table = DelimitedTable(
+                self.path, content, lines_format, self._lines_before, self._header
+            )
         if not self._text_columns:
             self._table.advice = COLUMN_ADVICE
         rows = self._table.rows(self._parser.columns, self._parser.optional)
@@ -172,32 +181,73 @@ class DocumentReader:
                 f"text ({data[error.start]:#04x}); convert it, for example with iconv"
             ) from error
         self._lines_read += data.count(b"\n")
-        if not first_byte:
+        if not self._start + first_byte:
             text = text.removeprefix(_BYTE_ORDER_MARK)
         return with_line_feeds(text)
 
 
-def find_format(path: str) -> TextFormat:
+def _format_of_lines(path: str, content: UnpackedFile, text_columns: Sequence[str]) -> LinesFormat:
+    """The format of a file that is no other table than CSV, TSV or the like.
+
+    Args:
+        path: path of the file, for errors.
+        content: its content, of which nothing was read.
+        text_columns: names of the columns of text; without them, a file can be plain text.
+
+    Raises:
+        BadInputError: the file has a format that is not read, or lacks a column.
+    """
+    head = content.peek(1)
+    refuse_known_binary(path, head[:HEAD_SIZE], unpacked=content.compression is not None)
+    beginning = with_line_feeds(head.decode(errors="replace")).removeprefix(_BYTE_ORDER_MARK)
+    if _WIKIPEDIA_START.match(beginning) and not text_columns:
+        return "wikipedia"
+    refuse_markup(path, beginning)
+    is_whole = len(head) < compression.READ_SIZE
+    if not text_columns and not looks_like_table(path, beginning, is_whole=is_whole):
+        return "plain"
+    return find_dialect(path, head, RowParser(text_columns).columns)
+
+
+def find_format(path: str, text_columns: Sequence[str] = ()) -> TextFormat:
     """The format of a file, as far as it matters for cutting it into parts.
+
+    Args:
+        path: path of the file.
+        text_columns: names of the columns of text; see `DocumentReader`.
+
+    Raises:
+        BadInputError: the file cannot be read, or has a format that is not read.
+    """
+    try:
+        with open_to_read(path) as file:
+            content = UnpackedFile(path, file)
+            if content.compression is not None:
+                return "compressed"
+            head = content.peek(1)
+            if is_json_lines(head):
+                return "json_lines"
+            if is_parquet(head):
+                return "parquet"
+            if open_known_table(content, path, file) is not None:
+                return "other"
+            return _format_of_lines(path, content, text_columns)
+    except OSError as error:
+        raise BadInputError(f"{path}: cannot be read ({error})") from error
+
+
+def find_header(path: str, dialect: Dialect) -> tuple[str, ...]:
+    """The names of the columns of CSV, TSV or the like.
 
     Raises:
         BadInputError: the file cannot be read.
     """
     try:
         with open_to_read(path) as file:
-            head = file.read(HEAD_SIZE)
+            _, header = next(DelimitedTable(path, UnpackedFile(path, file), dialect).lists())
     except OSError as error:
         raise BadInputError(f"{path}: cannot be read ({error})") from error
-    if compression.compression_of(head):
-        return "compressed"
-    beginning = head.decode(errors="replace").removeprefix(_BYTE_ORDER_MARK)
-    if _WIKIPEDIA_START.match(beginning):
-        return "wikipedia"
-    if is_json_lines(head):
-        return "json_lines"
-    if is_parquet(head):
-        return "parquet"
-    return "other"
+    return tuple(header)
 
 
 def _character_boundary(data: bytes) -> int:

@@ -65,7 +65,12 @@ class TextPart(NamedTuple):
 
 
 def plain_text_parts(
-    blocks: Iterator[str], path: str, separator: str | None, paragraph_limit: int
+    blocks: Iterator[str],
+    path: str,
+    separator: str | None,
+    paragraph_limit: int,
+    *,
+    is_started: bool = False,
 ) -> Iterator[TextPart]:
     """Parses text with blank lines between paragraphs. Hard-wrapped lines are joined.
 
@@ -74,7 +79,9 @@ def plain_text_parts(
         path: path of the file, for errors.
         separator: a line equal to this begins a new document. Empty documents at the beginning and
             the end of the file are ignored.
-        paragraph_limit: characters. Longer paragraphs are cut at the end of a block.
+        paragraph_limit: characters. Longer paragraphs are cut at line ends, or at the end of a
+            block if they have none.
+        is_started: whether there is text before these blocks, which begin with a document.
 
     Raises:
         BadInputError: the file has only white space.
@@ -86,27 +93,45 @@ def plain_text_parts(
         end = r"(?:\n|(?<=[^\n])\Z)"
         separator_line = re.compile(rf"^{re.escape(separator)}[^\S\n]*{end}", re.MULTILINE)
     unfinished = ""
-    is_started = False  # whether the current document, or one before it, has text
     has_paragraphs = False  # whether paragraphs of the current document were yielded
     for block in blocks:
         text = unfinished + block
         *finished, text = separator_line.split(text) if separator_line else [text]
         for document in finished:
-            paragraphs = _join_lines(_BLANK_LINES.split(document))
+            paragraphs = _join_lines(_paragraphs(document, paragraph_limit))
             is_started |= bool(paragraphs)
-            if is_started:
+            if is_started:  # this document, or one before it, has text
                 yield TextPart(paragraphs, ends_document=True)
             has_paragraphs = False
-        pieces = _BLANK_LINES.split(text)
-        unfinished = pieces.pop() if len(pieces[-1]) <= paragraph_limit else ""
+        pieces = _paragraphs(text, paragraph_limit)
+        # Without a line end, it is only cut here. White space at its end may make it longer.
+        unfinished = pieces.pop() if len(pieces[-1]) <= 2 * paragraph_limit else ""
         if paragraphs := _join_lines(pieces):
             is_started = has_paragraphs = True
             yield TextPart(paragraphs, ends_document=False)
-    paragraphs = _join_lines([unfinished])
+    paragraphs = _join_lines(_paragraphs(unfinished, paragraph_limit))
     if paragraphs or has_paragraphs:
         yield TextPart(paragraphs, ends_document=True)
     elif not is_started:
         raise BadInputError(f"{path}: holds nothing but white space; remove it from the input")
+
+
+def _paragraphs(text: str, limit: int) -> list[str]:
+    """Splits text at blank lines, and paragraphs of more than `limit` characters at line ends.
+
+    The text after the last place of either kind is the last paragraph. Where a long one is split
+    depends on its characters alone, and not on the block that it came in.
+    """
+    paragraphs = []
+    for paragraph in map(str.lstrip, _BLANK_LINES.split(text)):
+        while len(paragraph) > limit and len(paragraph.rstrip()) > limit:
+            end = paragraph.rfind("\n", 0, limit + 1) + 1
+            if not end:
+                break
+            paragraphs.append(paragraph[:end])
+            paragraph = paragraph[end:]
+        paragraphs.append(paragraph)
+    return paragraphs
 
 
 def _join_lines(paragraphs: list[str]) -> list[str]:

@@ -433,16 +433,26 @@ class DelimitedTable(_TextTable):
         path: path of the file, for errors.
         content: its content.
         dialect: how cells are separated.
+        lines_before: lines of the file before the content, if this is a part of the file.
+        header: the names of the columns, if the content does not begin with them.
     """
 
-    def __init__(self, path: str, content: UnpackedFile, dialect: Dialect) -> None:
-        super().__init__(path, content)
+    def __init__(
+        self,
+        path: str,
+        content: UnpackedFile,
+        dialect: Dialect,
+        lines_before: int = 0,
+        header: Sequence[str] = (),
+    ) -> None:
+        super().__init__(path, content, lines_before)
         self._dialect = dialect
+        self._header = header
 
     def rows(self, columns: Sequence[str] | None, optional: Sequence[str] = ()) -> Iterator[Row]:
         """Yields the rows below the header; a row of another width is refused."""
         rows = self.lists()
-        first_line, header = next(rows, (1, []))
+        first_line, header = (1, self._header) if self._header else next(rows, (1, []))
         place = f"{self.path}: line {first_line}"
         if not header:
             raise BadInputError(f"{self.path}: is empty")
@@ -467,12 +477,12 @@ class DelimitedTable(_TextTable):
             return
         csv.field_size_limit(MOST_BYTES)
         reader = csv.reader(self._universal_lines(), delimiter=self._dialect.delimiter, strict=True)
-        first_line = 1
+        first_line = self._lines_before + 1
         try:
             for cells in reader:
                 if cells:
                     yield first_line, cells
-                first_line = reader.line_num + 1
+                first_line = self._lines_before + reader.line_num + 1
         except csv.Error as error:
             raise BadInputError(
                 f"{self.path}: line {first_line}: is no CSV ({error}); quote texts that hold "

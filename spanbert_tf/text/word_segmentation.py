@@ -13,8 +13,8 @@ from typing import TYPE_CHECKING, Literal, cast, get_args
 import numpy as np
 
 from spanbert_tf.errors import ConfigurationError
-from spanbert_tf.text.languages import WITHOUT_SPACES
 from spanbert_tf.files.text_files import without_surrogates
+from spanbert_tf.text.languages import WITHOUT_SPACES
 
 if TYPE_CHECKING:
     from spacy.language import Language
