@@ -5,7 +5,6 @@ files are cut into parts (`scan_file`), and duplicates are found (`duplicates`).
 """
 
 import functools
-import gc
 import itertools
 import os
 from collections.abc import Iterable, Iterator, Sequence
@@ -81,15 +80,12 @@ def spill_part(
 @functools.lru_cache(maxsize=1)
 def _record_maker(options: RecordOptions) -> RecordMaker:
     """Makes a `RecordMaker` once per process: it takes 0.25 s, and seconds with spaCy."""
-    # Otherwise each garbage collection would visit all objects of TensorFlow.
-    gc.freeze()
     return RecordMaker(options)
 
 
 def release_memory() -> None:
     """Frees the objects that `spill_part` caches in this process."""
     _record_maker.cache_clear()
-    gc.unfreeze()
 
 
 def _showing_progress(records: FileRecords, reader: DocumentReader, show: Show) -> Iterator[Record]:
