@@ -1,4 +1,4 @@
-"""What importing Keras for a command leaves out is there again afterwards."""
+"""What importing Keras or TensorFlow for a command leaves out is there again afterwards."""
 
 import os
 import subprocess
@@ -10,11 +10,12 @@ from spanbert_tf.lazy import UNUSED
 
 IMPORT = f"""
 import gc, sys
-from spanbert_tf.lazy import import_keras
+from spanbert_tf.lazy import import_keras, import_tensorflow
 
 {{before}}
-import_keras()
-print(sorted(set({UNUSED!r}) & set(sys.modules)), "keras_hub" in sys.modules, gc.isenabled())
+{{function}}()
+print(sorted(set({UNUSED!r}) & set(sys.modules)), "tensorflow" in sys.modules)
+print(gc.isenabled(), gc.get_freeze_count() > 100_000)
 import matplotlib.figure, pandas, sklearn.metrics
 import keras
 print(keras.ops.sum(keras.ops.ones(3)).numpy())
@@ -23,17 +24,22 @@ print(keras.ops.sum(keras.ops.ones(3)).numpy())
 
 @pytest.mark.slow
 @pytest.mark.parametrize(
-    ("before", "loaded"),
-    [("", []), ("import pandas", ["pandas"])],
+    ("function", "before", "loaded"),
+    [
+        ("import_keras", "", []),
+        ("import_keras", "import pandas", ["pandas"]),
+        ("import_tensorflow", "", []),
+    ],
 )
-def test_other_packages_are_neither_imported_nor_lost(before, loaded):
-    program = IMPORT.format(before=before)
+def test_other_packages_are_neither_imported_nor_lost(function, before, loaded):
+    """And the objects that are imported are excluded from garbage collection."""
+    program = IMPORT.format(function=function, before=before)
     environment = {k: v for k, v in os.environ.items() if k != "TF_CPP_MIN_LOG_LEVEL"}
     result = subprocess.run(
         [sys.executable, "-c", program], capture_output=True, text=True, env=environment
     )
     assert result.stderr == ""  # TensorFlow's lines about the machine are hidden for every importer
-    assert result.stdout.splitlines() == [f"{loaded} True True", "3.0"]
+    assert result.stdout.splitlines() == [f"{loaded} True", "True True", "3.0"]
 
 
 @pytest.mark.parametrize(
