@@ -17,7 +17,7 @@ from data_prep.text.corpus import READ_SIZE, TextFormat
 from data_prep.text.formats import WIKIPEDIA_TAG
 from data_prep.text.storage import InputFile, open_to_read
 from spanbert_tf.errors import BadInputError
-from spanbert_tf.files.tables import Dialect
+from spanbert_tf.files.tables import MOST_BYTES, Dialect
 
 GROUP = 64  # documents
 MOST_LINE_BYTES = READ_SIZE // 2  # of plain text: the reader cuts lines longer than `READ_SIZE`
@@ -97,8 +97,14 @@ def scan_range(
             if text_format == "wikipedia":
                 find = _WikipediaStarts(is_beginning=start == 0)
             return RangeScans(_scan_lines(content, find, start, stop))
+    except _LongLineError:
+        return RangeScans(None)
     except OSError as error:
         raise BadInputError(f"{file.path}: cannot be read ({error})") from error
+
+
+class _LongLineError(Exception):
+    """A line is so long that the file is not cut: it would be held in memory."""
 
 
 _Find = Callable[[Sequence[bytes]], Iterator[tuple[int, int, bool]]]
@@ -119,16 +125,20 @@ def _scan_lines(content: BinaryIO, find: _Find, start: int, stop: int) -> RangeS
 
 
 def _read_lines(content: BinaryIO, start: int, stop: int) -> Iterator[tuple[int, list[bytes]]]:
-    """Yields the lines that begin in a range, about `READ_SIZE` bytes at once, and their place."""
+    """Yields the lines that begin in a range, about `READ_SIZE` bytes at once, and their place.
+
+    Raises:
+        _LongLineError: one has more than `MOST_BYTES`.
+    """
     position = start
     if start:
         content.seek(start - 1)
-        position += len(content.readline()) - 1
+        position += len(_read_line(content)) - 1
     while position < stop:
         lines = []
         num_bytes = 0
         while position + num_bytes < stop and num_bytes < READ_SIZE:
-            line = content.readline()
+            line = _read_line(content)
             if not line:  # the file has become shorter, which is noticed at the end
                 break
             lines.append(line)
@@ -137,6 +147,13 @@ def _read_lines(content: BinaryIO, start: int, stop: int) -> Iterator[tuple[int,
             return
         yield position, lines
         position += num_bytes
+
+
+def _read_line(content: BinaryIO) -> bytes:
+    line = content.readline(MOST_BYTES + 1)
+    if len(line) > MOST_BYTES:
+        raise _LongLineError
+    return line
 
 
 def _find_json_lines(lines: Sequence[bytes]) -> Iterator[tuple[int, int, bool]]:
@@ -196,10 +213,10 @@ class _WikipediaStarts:
 
 
 def _scan_plain_text(content: BinaryIO, separator: str, start: int, stop: int) -> RangeScan | None:
-    """Scans plain text for lines that equal the separator; `None` if a line is too long.
+    """Scans plain text for lines that equal the separator.
 
-    Separators before the first text of a file end no document, so the text must begin in the first
-    range.
+    Separators before the first text of a file end no document, so `None` is returned if the text
+    does not begin in the first range.
     """
     line = re.compile(rb"\n" + re.escape(separator.encode("utf-8", "surrogateescape")))
     end = re.compile(rb"(?:%b)*+(?=\n)" % _SPACE_IN_LINE)
@@ -208,8 +225,6 @@ def _scan_plain_text(content: BinaryIO, separator: str, start: int, stop: int) -
     num_lines = 0
     starts: list[Start] = []
     for position, block in _read_blocks(content, start, stop):
-        if block is None:
-            return None
         before = len(_BYTE_ORDER_MARK.encode()) if _begins_with_mark(position, block) else 0
         text = b"\n" + block[before:]  # so that each line follows a line feed
         offset = before - 1
@@ -242,10 +257,11 @@ def _begins_with_mark(position: int, block: bytes) -> bool:
     return position == 0 and block.startswith(_BYTE_ORDER_MARK.encode())
 
 
-def _read_blocks(content: BinaryIO, start: int, stop: int) -> Iterator[tuple[int, bytes | None]]:
+def _read_blocks(content: BinaryIO, start: int, stop: int) -> Iterator[tuple[int, bytes]]:
     """Yields the place and the bytes of the lines that begin in a range, many lines at once.
 
-    The bytes are `None` where `MOST_LINE_BYTES` have no line end.
+    Raises:
+        _LongLineError: `MOST_LINE_BYTES` have no line end.
     """
     position = max(start - 1, 0)  # of the first byte that was not yielded
     content.seek(position)
@@ -258,8 +274,7 @@ def _read_blocks(content: BinaryIO, start: int, stop: int) -> Iterator[tuple[int
             yield position, b"" if is_inside else waiting
             return
         if b"\n" not in data and len(data) == MOST_LINE_BYTES:
-            yield position, None
-            return
+            raise _LongLineError
         if is_inside:
             length = waiting.find(b"\n") + 1
             if not length:

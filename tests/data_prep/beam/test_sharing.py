@@ -419,6 +419,19 @@ def test_files_that_cannot_be_cut_are_told(
     assert pathlib.Path(tmp_path / "out").exists()
 
 
+@pytest.mark.parametrize("name", ["json_lines", "plain"])
+def test_a_file_with_a_long_line_is_not_cut(name, tmp_path, monkeypatch):
+    text = tmp_path / "text"
+    lines = made_up_corpus(name, 400, random.Random(4)).splitlines()
+    monkeypatch.setattr(cutting, "RANGE_BYTES", 2_000)
+    monkeypatch.setattr(scanning, "MOST_BYTES", 9_000)
+    monkeypatch.setattr(scanning, "MOST_LINE_BYTES", 4_500)
+    separator = SEPARATOR if name == "plain" else None
+    for size, is_cut in ((8_000, name != "plain"), (9_100, False)):
+        text.write_text("\n".join([*lines[:200], '{"text": "' + "a" * size + '"}', *lines[200:]]))
+        assert (len(cut(text, separator)) > 1) == is_cut
+
+
 @settings(max_examples=60, deadline=None)
 @given(
     lines=st.lists(st.sampled_from(["", "a", "bb", "ccc ccc", "ddd\u6f22 "]), max_size=40),
