@@ -14,6 +14,7 @@ from spanbert_tf.terminal import print_line
 from spanbert_tf.text.casing import advice_on_language
 from spanbert_tf.text.languages import DEFAULT_LANGUAGE, check_language
 from spanbert_tf.text.vocabulary import TextRules, check_case, load_vocabulary
+from spanbert_tf.text.word_segmentation import WordSegmentation
 
 _TOKENIZER = "SpanBertTokenizer"
 _ADVICE = "copy the preset again"
@@ -23,7 +24,7 @@ class _TokenizerConfig(TypedDict):
     lowercase: bool
     strip_accents: NotRequired[bool | None]
     language: NotRequired[str]
-    word_segmentation: NotRequired[str | None]
+    word_segmentation: NotRequired[WordSegmentation | None]
 
 
 class _SavedTokenizer(TypedDict):
@@ -130,7 +131,7 @@ def load_vocabulary_of_preset(preset: str | os.PathLike) -> tuple[list[str], Tex
     return load_vocabulary(vocabulary), text_rules
 
 
-def segmentation_of_preset(preset: str | os.PathLike) -> str | None:
+def segmentation_of_preset(preset: str | os.PathLike) -> WordSegmentation | None:
     """How a preset states that words are found; `None`: as its language needs it.
 
     Raises:

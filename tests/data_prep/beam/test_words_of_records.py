@@ -9,6 +9,7 @@ from icu4py.breakers import WordBreaker
 
 from data_prep.beam.writing import write_pretraining_records
 from spanbert_tf.data.manifest import PretrainingManifest
+from spanbert_tf.errors import BadInputError
 from spanbert_tf.models import SpanBertTokenizer
 from spanbert_tf.text.vocabulary import SPECIAL_TOKENS
 
@@ -132,6 +133,12 @@ def test_a_preset_tells_how_words_are_found(tmp_path):
         )
         assert manifest.word_segmentation == expected
         assert manifest.counts["words"] == {"spaces": 2, "icu": 3}[expected]
+
+    saved = json.loads((preset / "tokenizer.json").read_text())
+    saved["config"]["word_segmentation"] = "mecab"
+    (preset / "tokenizer.json").write_text(json.dumps(saved))
+    with pytest.raises(BadInputError, match=r"tokenizer.json: config.word_segmentation: .*'none'"):
+        write_pretraining_records(tmp_path / "text.txt", preset=preset, output=tmp_path / "no")
 
 
 def test_records_of_languages_with_spaces_say_nothing_of_words(vocabulary, tmp_path, capsys):
