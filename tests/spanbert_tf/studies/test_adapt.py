@@ -1,16 +1,13 @@
 """`adapt`: the commands of its page on tiny data, and what it refuses."""
 
-import glob
 import json
 import os
 import pathlib
 import random
 import re
 import shlex
-import shutil
-import signal
 import subprocess
-import time
+import sys
 
 import pyarrow
 import pyarrow.parquet
@@ -26,12 +23,12 @@ from spanbert_tf.errors import MismatchError
 from spanbert_tf.files.lock import output_lock
 from spanbert_tf.files.paths import check_resumable
 from spanbert_tf.files.preset import golden_digest
-from spanbert_tf.process import command_line
 from spanbert_tf.studies.adapt import TextSource, _copy_preset, _note_arguments, _steps_in
 from spanbert_tf.studies.task_scores import TaskComparison, read_task_data
 from spanbert_tf.training.metrics_log import read_metrics
 
 WORDS = ["the", "a", "cat", "dog", "sat", "cats", "dogs", "on", "mat", "mats", "zoe", "paid"]
+KILLER = str(pathlib.Path(__file__).parents[2] / "support" / "killed_commands.py")
 PAGE = pathlib.Path(__file__).parents[3] / "docs" / "adapting.md"
 
 
@@ -238,18 +235,6 @@ def headless(folder):
     return folder
 
 
-def kill_when_there_is(pattern, arguments):
-    """Starts a command and kills it with its children as soon as a path exists."""
-    child = subprocess.Popen(
-        command_line(arguments), start_new_session=True, stdout=subprocess.DEVNULL
-    )
-    while not glob.glob(pattern, include_hidden=True):
-        assert child.poll() is None, pattern
-        time.sleep(0.001)
-    os.killpg(child.pid, signal.SIGKILL)
-    assert child.wait() == -signal.SIGKILL, pattern
-
-
 @pytest.mark.slow
 def test_killed_in_each_stage_it_ends_in_the_same_table_and_bits(headless, capsys):
     """The second command of the page. The words go to rows `[unusedN]`: the vocabulary is as large
@@ -262,14 +247,7 @@ def test_killed_in_each_stage_it_ends_in_the_same_table_and_bits(headless, capsy
         "--output mine": "",
     }
     (command,) = commands_of_page(1, replaced)
-    code, printed = run([*command, "--output", "straight"], capsys)
-    assert code == 0, printed.err
-    page = (headless / "straight" / "README.md").read_text()
-    assert len(re.findall(r"^\| (?!---).*\d", page, re.MULTILINE)) == 3  # two of the text, a task
-    shutil.rmtree("keras")
-    arguments = [*command, "--output", "killed"]
     stages = [
-        "keras/models/spanbert_tf/*.lock",
         "killed/tasks/tiny/before/train*",
         "killed/extended.incomplete",
         "killed/records.incomplete",
@@ -277,11 +255,17 @@ def test_killed_in_each_stage_it_ends_in_the_same_table_and_bits(headless, capsy
         "killed/before/run/checkpoints/step-*8",
         "killed/tasks/tiny/after/run/config.yaml",
     ]
-    for stage in stages:
-        kill_when_there_is(stage, arguments)
-    code, printed = run(arguments, capsys)
-    assert code == 0, printed.err
-    assert (headless / "killed" / "README.md").read_text() == page
+    commands = [
+        [[*command, "--output", "straight"], []],
+        [[*command, "--output", "killed"], stages],
+    ]
+    program = [sys.executable, KILLER, json.dumps(["spanbert_tf.studies.adapt", commands])]
+    child = subprocess.run(program, capture_output=True, text=True)
+    assert child.returncode == 0, child.stderr
+    assert child.stdout.count("killed at") == len(stages)
+    pages = {(headless / name / "README.md").read_text() for name in ("straight", "killed")}
+    (page,) = pages
+    assert len(re.findall(r"^\| (?!---).*\d", page, re.MULTILINE)) == 3  # two of the text, a task
     for preset in ("preset", "before/run/preset", "tasks/tiny/after/run/preset"):
         digests = {golden_digest(f"{output}/{preset}") for output in ("straight", "killed")}
         assert len(digests) == 1, preset
