@@ -36,8 +36,8 @@ def main(vocabulary: str, requests: int, bfloat16: bool) -> None:
     with tempfile.TemporaryDirectory() as directory:
         with open(vocabulary, encoding="utf-8") as file:
             pieces = file.read().splitlines()
-        _write_models(directory, pieces, precisions)
-        texts = {length: _texts(pieces, length, requests) for length in LENGTHS}
+        write_models(directory, pieces, precisions)
+        texts = {length: write_texts(pieces, length, requests) for length in LENGTHS}
         with open(os.path.join(directory, "texts.json"), "w", encoding="utf-8") as file:
             json.dump(texts, file)
         seconds = _measure_in_turns(directory, [*precisions, _THEIRS])
@@ -56,7 +56,17 @@ def _show(length: int, seconds: dict[str, list[float]]) -> None:
         )
 
 
-def _write_models(directory: str, pieces: list[str], precisions: Sequence[str]) -> None:
+def write_models(
+    directory: str, pieces: list[str], precisions: Sequence[str], **shape: int
+) -> None:
+    """Writes `theirs` for `transformers` and `ours`, an export in each precision.
+
+    Args:
+        directory: where they are written.
+        pieces: the vocabulary.
+        precisions: of the versions of the export.
+        shape: options of `BertConfig`; by default, base shape.
+    """
     import torch
     import transformers
 
@@ -64,7 +74,7 @@ def _write_models(directory: str, pieces: list[str], precisions: Sequence[str]) 
     from spanbert_tf.tasks.prediction import export_preset
 
     torch.manual_seed(0)
-    config = transformers.BertConfig(vocab_size=len(pieces))
+    config = transformers.BertConfig(vocab_size=len(pieces), **shape)
     model = transformers.BertForMaskedLM(config)
     torch.nn.init.normal_(model.cls.predictions.bias, std=0.02)  # as in a trained head
     source, preset = os.path.join(directory, "theirs"), os.path.join(directory, "preset")
@@ -79,7 +89,7 @@ def _write_models(directory: str, pieces: list[str], precisions: Sequence[str]) 
         export_preset(preset, ours, version=version, precision=precision)
 
 
-def _texts(pieces: list[str], length: int, count: int) -> list[str]:
+def write_texts(pieces: list[str], length: int, count: int) -> list[str]:
     """Texts of so many tokens with [CLS] and [SEP], made of whole words of the vocabulary."""
     words = [piece for piece in pieces if piece.isascii() and piece.isalpha()]
     texts = []

@@ -23,7 +23,13 @@ from spanbert_tf.errors import BadInputError, reason
 from spanbert_tf.server import answering, embeddings, open_inference, tf_serving
 from spanbert_tf.server.connections import Connection
 from spanbert_tf.server.errors import CODES, RequestError
-from spanbert_tf.server.http import Bodies, error_response, json_response, models_of
+from spanbert_tf.server.http import (
+    Bodies,
+    RestOfBody,
+    error_response,
+    json_response,
+    models_of,
+)
 from spanbert_tf.server.metrics import Metrics
 from spanbert_tf.server.security import Guard, is_loopback, read_key
 from spanbert_tf.server.versions import Models, find_sources
@@ -65,7 +71,7 @@ def create_application(
             Route("/docs", docs, methods=["GET"]),
             Route("/", page, methods=["GET"]),
         ],
-        middleware=[Middleware(Guard, host=host, key=key)],
+        middleware=[Middleware(RestOfBody), Middleware(Guard, host=host, key=key)],
         exception_handlers={
             RequestError: _refused,
             HTTPException: _not_found,

@@ -6,8 +6,10 @@ import json
 from collections.abc import AsyncIterator, Callable, Mapping, Sequence
 from typing import Any, TypeVar
 
+from starlette.datastructures import Headers
 from starlette.requests import ClientDisconnect, Request
 from starlette.responses import Response
+from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
 from spanbert_tf.server.batching import Arrays, Work, Worker
 from spanbert_tf.server.errors import CODES, RequestError
@@ -76,6 +78,52 @@ class Bodies:
 
     def _too_large(self) -> RequestError:
         return RequestError(413, f"the body has more than {self.max_bytes:,} bytes")
+
+
+class RestOfBody:
+    """Middleware that reads what a request has left of its body before the connection may end.
+
+    A client that is still sending when the connection is closed loses the answer.
+
+    Args:
+        app: what answers.
+    """
+
+    def __init__(self, app: ASGIApp) -> None:
+        self._app = app
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        """Answers a request."""
+        if scope["type"] != "http" or not _has_body(Headers(scope=scope)):
+            await self._app(scope, receive, send)
+            return
+        is_read = False
+
+        async def receive_and_look() -> Message:
+            nonlocal is_read
+            message = await receive()
+            is_read = not message.get("more_body", False)
+            return message
+
+        async def send_and_read(message: Message) -> None:
+            is_last = message["type"] == "http.response.body" and not message.get("more_body")
+            if is_last and not is_read:
+                await send({**message, "more_body": True})
+                with contextlib.suppress(TimeoutError):
+                    async with asyncio.timeout(BODY_SECONDS):
+                        while not is_read:
+                            await receive_and_look()
+                message = {"type": "http.response.body"}
+            await send(message)
+
+        await self._app(scope, receive_and_look, send_and_read)
+
+
+def _has_body(headers: Headers) -> bool:
+    """Whether a client sends a body, without waiting for a sign to do so."""
+    return "expect" not in headers and (
+        "transfer-encoding" in headers or headers.get("content-length", "0") != "0"
+    )
 
 
 def body_of(request: Request) -> contextlib.AbstractAsyncContextManager[bytearray]:

@@ -103,6 +103,18 @@ def test_a_body_of_50_mb_is_refused(running):
     assert running.ask(NAME, SENTENCE).status_code == 200
 
 
+@pytest.mark.parametrize("path", ["/answer", "/none"])
+def test_a_client_that_closes_gets_the_answer_to_what_was_not_read(path, running):
+    with running.connect() as connection:
+        head = head_of(MAX_BODY + 1, path).replace(b"Host", b"Connection: close\r\nHost")
+        connection.sendall(head + b" " * (MAX_BODY + 1))
+        answer = b""
+        while part := connection.recv(1 << 16):
+            answer += part
+    assert answer.split(b" ")[1] in (b"413", b"404")
+    assert json.loads(answer.partition(b"\r\n\r\n")[2])["error"]
+
+
 def test_bodies_that_wait_are_bounded(running, monkeypatch):
     bodies = http.Bodies(MAX_BODY)
     monkeypatch.setattr(bodies, "_free_bytes", 150_000)
