@@ -13,12 +13,15 @@ import tensorflow as tf
 
 from spanbert_tf.config.positions import reads_indices
 from spanbert_tf.errors import BadInputError
+from spanbert_tf.files.text_files import without_surrogates
 from spanbert_tf.models import SpanBertMaskedLM, SpanBertTokenizer
 from spanbert_tf.serving.description import Description
 from spanbert_tf.serving.exporting import Signatures
 from spanbert_tf.serving.readme import row_length
 from spanbert_tf.tasks.graphs import clean_texts, text_specs
 from spanbert_tf.tasks.pipeline import Pipeline
+from spanbert_tf.tasks.report import marked_parts, rendered_parts
+from spanbert_tf.tasks.shown_answers import View
 from spanbert_tf.text.vocabulary import MASK_TOKEN
 
 
@@ -122,6 +125,20 @@ class FillMask(Pipeline):
                 )
             masks.append(answers)
         return masks[0] if len(masks) == 1 else masks
+
+    def view(self, description: Description, item: dict, answer: list) -> View:
+        """Shows the text with the best fillings, and the probabilities of all."""
+        masks = answer if answer and isinstance(answer[0], list) else [answer]
+        text, *others = without_surrogates(item["texts"]).split(MASK_TOKEN)
+        places = []
+        shares = []
+        for number, (fillings, other) in enumerate(zip(masks, others, strict=True), start=1):
+            name = str(number) if len(masks) > 1 else ""
+            best = fillings[0]["token_str"] if fillings else MASK_TOKEN
+            places.append((len(text), len(text) + len(best), name))
+            text += best + other
+            shares += [(f"{name} {one['token_str']}".strip(), one["score"]) for one in fillings]
+        return View([rendered_parts(marked_parts(text, places, places, ("", "", "")))], shares)
 
 
 class FillMaskGraph(tf.Module):

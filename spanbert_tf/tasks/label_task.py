@@ -26,6 +26,7 @@ from spanbert_tf.tasks.report import (
     class_table,
     confusion_table,
 )
+from spanbert_tf.tasks.shown_answers import View, shares_of
 from spanbert_tf.tasks.task import ConfigT, Outcome, Task
 
 PREDICTIONS_FILE = "predictions.jsonl"
@@ -76,6 +77,10 @@ class LabelTask(Task[Info, ConfigT]):
             score = float(probabilities[label_id])
             answers.append({"label": description.labels[label_id], "score": score})
         return best_of(answers, top_k)
+
+    def view(self, description: Description, item: dict, answer: Any) -> View:
+        """Shows the probabilities of the labels."""
+        return View((), shares_of(answer))
 
     def parse(
         self, rows: PackedRows, serialized: tf.Tensor, width: tf.Tensor

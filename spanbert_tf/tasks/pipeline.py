@@ -6,6 +6,7 @@ Dimensions: N inputs, R rows of all of them.
 """
 
 import abc
+import functools
 import inspect
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Any, ClassVar
@@ -21,6 +22,7 @@ from spanbert_tf.serving.exporting import ROWS, Served, Signatures
 from spanbert_tf.serving.readme import BASE_TEMPLATE, describe_inputs, row_length
 from spanbert_tf.serving.runtimes import RowExport
 from spanbert_tf.tasks.graphs import clean_texts, string_tensor
+from spanbert_tf.tasks.shown_answers import View, shown, shown_list
 from spanbert_tf.terminal import show_progress
 from spanbert_tf.text.positions import SegmentPositions
 from spanbert_tf.text.sentences import nltk_model
@@ -112,6 +114,16 @@ class Pipeline(abc.ABC):
             found: the outputs of the graph function for this input: name → array or value.
             top_k: as for `signatures`.
         """
+
+    def view(self, description: Description, item: dict, answer: Any) -> View:
+        """Returns what notebooks show of an answer; by default its text as Python writes it.
+
+        Args:
+            description: as for `answer`.
+            item: the input, as `check` returned it.
+            answer: what `answer` returned for it.
+        """
+        return View()
 
     def fields_of(self, model: keras_hub.models.Task) -> tuple[str, ...]:
         """Returns the fields that a model reads; by default they do not depend on the model."""
@@ -301,7 +313,8 @@ class Pipeline(abc.ABC):
             answers = []
             for row, item in enumerate(batch):
                 found = {name: values[row] for name, values in columns.items()}
-                answers.append(self.answer(description, item, found, top_k))
+                answer = self.answer(description, item, found, top_k)
+                answers.append(shown(answer, functools.partial(self.view, description, item)))
             return answers
 
         def answer_all(
@@ -321,7 +334,7 @@ class Pipeline(abc.ABC):
                 found = answer_batch([items[index] for index in indices])
                 for index, answer in zip(indices, found, strict=True):
                     answers[index] = answer
-            return answers
+            return shown_list(answers)
 
         return answer_all
 

@@ -27,6 +27,21 @@ _MARKED_TEXTS = """{% from "parts.html" import marked %}{% include "marks.html" 
 {% for parts in texts %}
 <p dir="auto">{{ marked(parts) }}</p>
 {% endfor %}"""
+_MARKED_PARTS = """{% from "parts.html" import marked %}{{ marked(parts) }}"""
+_ANSWERS = """{% include "marks.html" %}
+{% for view in views %}
+{% for text in view.texts %}
+<p dir="auto" style="white-space: pre-wrap">{{ text }}</p>
+{% endfor %}
+{% if view.shares %}
+<table>
+{% for name, share in view.shares %}
+<tr><td dir="auto">{{ name }}</td>
+<td><meter value="{{ share }}"></meter> {{ "%.4f"|format(share) }}</td></tr>
+{% endfor %}
+</table>
+{% endif %}
+{% endfor %}"""
 # Attributes of an element of a template that shows a text of a record: `<p {{ written }}>`.
 _WRITTEN = 'dir="auto" lang="{}"'
 # Filters of every page.
@@ -155,7 +170,7 @@ def marked_parts(
         text: text of the record.
         golds: first character of each gold place, the character after its last, and a name, if any.
         chosen: the places that the model chose, as `golds`.
-        notes: notes for a place of `golds`, of `chosen` and of both.
+        notes: notes for a place of `golds`, of `chosen` and of both; they may be empty.
     """
     gold_places = {tuple(place) for place in golds}
     model_places = {tuple(place) for place in chosen}
@@ -173,7 +188,7 @@ def marked_parts(
         kind = kinds[place]
         if start < end:
             words = [str(word) for word in name if word]
-            names[start].append(" ".join([*words, note_of[kind]]))
+            names[start].append(" ".join([*words, note_of[kind]]).rstrip())
             changes.setdefault(start, collections.Counter())[kind] += 1
             changes.setdefault(end, collections.Counter())[kind] -= 1
     parts: list[MarkedPart] = []
@@ -189,6 +204,18 @@ def marked_html(texts: Iterable[Sequence[MarkedPart]]) -> markupsafe.Markup:
     """Renders the parts of texts (`marked_parts`) as HTML with the marks of reports."""
     template = _environment().from_string(_MARKED_TEXTS)
     return markupsafe.Markup(template.render(texts=texts))
+
+
+def rendered_parts(parts: Sequence[MarkedPart]) -> markupsafe.Markup:
+    """Renders the parts of one text (`marked_parts`) without the style of the marks."""
+    template = _environment().from_string(_MARKED_PARTS)
+    return markupsafe.Markup(template.render(parts=parts))
+
+
+def render_answers(views: Iterable) -> markupsafe.Markup:
+    """Renders what is shown of answers (`shown_answers.View`), with the marks of reports."""
+    template = _environment().from_string(_ANSWERS)
+    return markupsafe.Markup(template.render(views=views))
 
 
 def _environment(*folders: str) -> jinja2.Environment:

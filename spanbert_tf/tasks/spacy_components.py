@@ -9,6 +9,7 @@ disk and hands from process to process.
 
 import functools
 import itertools
+import multiprocessing.util
 import os
 import shutil
 import sys
@@ -31,7 +32,6 @@ CLUSTER_PREFIX = "coref_clusters_"  # of names of span groups; spaCy's experimen
 _MODEL_FOLDER = "model"
 _BATCH_SIZE = 128  # as spaCy's components
 _POSSESSIVES = ("PRP$", "WP$")  # fine-grained tags of English
-_MAX_IDLE_SECONDS = 10
 
 _has_forked_tensorflow = False
 
@@ -112,12 +112,20 @@ class SpanBertComponent(Pipe):
         arguments = (self.model, self.task, [doc.text for doc in docs], self._options)
         if _has_forked_tensorflow:
             # Its threads were not copied, and it would wait for them forever.
-            executor = loky.get_reusable_executor(1, timeout=_MAX_IDLE_SECONDS)
-            answers = executor.submit(_predict, *arguments).result()
+            answers = _own_process(os.getpid()).submit(_predict, *arguments).result()
         else:
             answers = _predict(*arguments)
         for doc, answer in zip(docs, answers, strict=True):
             self._write(doc, answer)
+
+
+@functools.cache
+def _own_process(pid: int) -> loky.ProcessPoolExecutor:
+    """Starts a process that computes for this one, whose number is `pid`, and ends with it."""
+    executor = loky.ProcessPoolExecutor(1)
+    end = {"kill_workers": True}
+    multiprocessing.util.Finalize(None, executor.shutdown, kwargs=end, exitpriority=100)
+    return executor
 
 
 def _predict(model: str, task: str, texts: Sequence[str], options: dict[str, Any]) -> list:

@@ -219,6 +219,41 @@ def _marked(
     return markupsafe.Markup("".join(parts))
 
 
+def marked_clusters(text: str, clusters: Sequence[Sequence[Sequence[int]]]) -> markupsafe.Markup:
+    """Renders a text with its mentions marked and numbered; mentions may be inside of others.
+
+    Args:
+        text: the text.
+        clusters: first character and the character after the last of each mention.
+    """
+    spans = [(*place, number) for number, places in enumerate(clusters) for place in places]
+    spans.sort(key=lambda span: (span[0], -span[1]))
+    parts = []
+    place = 0
+    ends: list[int] = []  # of the mentions that are open; of two that cross, the second ends early
+
+    def go_on(until: int) -> None:
+        nonlocal place
+        while ends and ends[-1] <= until:
+            end = ends.pop()
+            parts.extend([markupsafe.escape(text[place:end]), markupsafe.Markup("</mark>")])
+            place = end
+        parts.append(markupsafe.escape(text[place:until]))
+        place = until
+
+    for start, end, number in spans:
+        go_on(start)
+        style = f"background: {_colour(number)}; color: #1b1d20"
+        parts.append(
+            markupsafe.Markup('<mark class="both" style="{}" data-note="{}">').format(
+                style, number + 1
+            )
+        )
+        ends.append(min(end, ends[-1]) if ends else end)
+    go_on(len(text))
+    return markupsafe.Markup("").join(parts)
+
+
 def _colour(number: int) -> str:
     """Returns the colour of a cluster in CSS."""
     red, green, blue = colorsys.hls_to_rgb(number * _GOLDEN_ANGLE % 1, 0.82, 0.7)

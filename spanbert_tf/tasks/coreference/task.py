@@ -39,9 +39,10 @@ from spanbert_tf.tasks.coreference.records import (
     CoreferenceManifest,
     gold_clusters,
 )
-from spanbert_tf.tasks.coreference.report import coreference_report, tables
+from spanbert_tf.tasks.coreference.report import coreference_report, marked_clusters, tables
 from spanbert_tf.tasks.graphs import sentences_of, string_tensor
 from spanbert_tf.tasks.report import Report, Table
+from spanbert_tf.tasks.shown_answers import View
 from spanbert_tf.tasks.task import Outcome, Task, parsed_specs
 from spanbert_tf.text.tokenization import WordPieceTokenizer
 from spanbert_tf.training.checkpoints import Best
@@ -109,6 +110,10 @@ class Coreference(Task[CoreferenceManifest, CoreferenceConfig]):
         strings = [[text[start:end] for start, end in spans] for spans in clusters]
         key = {"doc_key": item["doc_key"]} if "doc_key" in item else {}
         return {**key, "text": text, "clusters": clusters, "strings": strings}
+
+    def view(self, description: Description, item: dict, answer: dict) -> View:
+        """Shows the mentions in the text, with the number and the colour of their cluster."""
+        return View([marked_clusters(answer["text"], answer["clusters"])])
 
     def check_model(self, model: keras_hub.models.Task, records: Records, preset: str) -> None:
         """Refuses segments of another length than those that the model was trained on."""

@@ -12,6 +12,7 @@ from typing import Any, ClassVar
 
 import keras_hub
 import numpy as np
+import scipy.special
 import tensorflow as tf
 from rich.text import Text
 
@@ -19,6 +20,7 @@ from spanbert_tf.data.batches import PackedRows
 from spanbert_tf.data.records import Records
 from spanbert_tf.errors import BadInputError, MismatchError
 from spanbert_tf.files.output import write_text
+from spanbert_tf.files.text_files import without_surrogates
 from spanbert_tf.models import (
     SpanBertBackbone,
     SpanBertQuestionAnswerer,
@@ -57,7 +59,8 @@ from spanbert_tf.tasks.question_answering.records import (
     QuestionAnsweringConfig,
     QuestionAnsweringManifest,
 )
-from spanbert_tf.tasks.report import Report, Table, confusion_table, marked_parts
+from spanbert_tf.tasks.report import Report, Table, confusion_table, marked_parts, rendered_parts
+from spanbert_tf.tasks.shown_answers import View
 from spanbert_tf.tasks.task import Outcome, Task
 from spanbert_tf.terminal import print_line
 
@@ -125,10 +128,10 @@ class QuestionAnswering(Task[QuestionAnsweringManifest, QuestionAnsweringConfig]
     ) -> dict | list[dict]:
         """Returns the best answers, as the pipeline `question-answering` does.
 
-        `answer` is empty for a question that counts as unanswerable.
+        Where questions may have no answer, an empty `answer` says so. Its score is its probability
+        beside the best answer. It is the first one if the question counts as unanswerable, and
+        otherwise the last one of several.
         """
-        if description.settings["has_unanswerable"] and not found["is_answerable"]:
-            return best_of([{"score": 0.0, "start": 0, "end": 0, "answer": ""}], top_k)
         answers = []
         for index, text in enumerate(found["answers"]):
             answer = {
@@ -138,8 +141,23 @@ class QuestionAnswering(Task[QuestionAnsweringManifest, QuestionAnsweringConfig]
                 "answer": text.decode(),
             }
             answers.append(answer)
-        not_empty = [answer for answer in answers if answer["answer"]]
-        return best_of(not_empty or answers[:1], top_k)
+        answers = [answer for answer in answers if answer["answer"]] or answers[:1]
+        if description.settings["has_unanswerable"]:
+            score = float(scipy.special.expit(found["null_odds"]))
+            none = {"score": score, "start": 0, "end": 0, "answer": ""}
+            if not found["is_answerable"]:
+                answers = [none, *answers]
+            elif top_k > 1:
+                answers = [*answers[: top_k - 1], none]
+        return best_of(answers, top_k)
+
+    def view(self, description: Description, item: dict, answer: dict | list[dict]) -> View:
+        """Shows the best answer in its passage, and the probabilities of all."""
+        answers = [answer] if isinstance(answer, dict) else answer
+        place = (answers[0]["start"], answers[0]["end"])
+        parts = marked_parts(without_surrogates(item["context"]), [place], [place], ("", "", ""))
+        shares = [(one["answer"] or "no answer", one["score"]) for one in answers]
+        return View([rendered_parts(parts)], shares)
 
     def check_model(self, model: keras_hub.models.Task, records: Records, preset: str) -> None:
         """Refuses another order of question and passage, and unanswerable questions for others."""

@@ -36,6 +36,7 @@ from spanbert_tf.tasks.report import (
     Report,
     Table,
 )
+from spanbert_tf.tasks.shown_answers import View
 from spanbert_tf.tasks.task import Outcome
 from spanbert_tf.tasks.text_classification.glue import (
     EVALUATION_FILE,
@@ -179,6 +180,12 @@ class TextClassification(LabelTask[TextClassificationManifest, TextClassificatio
             return super().answer(description, item, found, top_k)
         (label,) = description.labels
         return best_of([{"label": label, "score": float(found["scores"])}], top_k)
+
+    def view(self, description: Description, item: dict, answer: dict | list[dict]) -> View:
+        """Shows probabilities; a number of a regression is none."""
+        if description.settings["is_regression"]:
+            return View()
+        return super().view(description, item, answer)
 
     def check_model(self, model: keras_hub.models.Task, records: Records, preset: str) -> None:
         """Refuses pairs for single texts, numbers for classes, and classes that the model lacks."""

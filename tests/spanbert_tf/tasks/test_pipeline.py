@@ -60,7 +60,7 @@ def test_answers_come_in_the_order_of_inputs_by_one_trace():
 
 
 @pytest.mark.parametrize(
-    ("max_tokens", "sizes"), [(1, [1, 1, 1, 1]), (10, [2, 1, 1, 2]), (12, [2, 2, 1, 2])]
+    ("max_tokens", "sizes"), [(1, [1, 1, 1, 1]), (10, [2, 1, 1, 2]), (15, [3, 3, 1, 3])]
 )
 def test_batches_of_tokens_count_pieces_with_special_ones(max_tokens, sizes):
     """Of 5, 3, 11 and 4 tokens."""

@@ -123,7 +123,7 @@ def test_fresh_processes(kind, finder, tmp_path):
     (tmp_path / "program.py").write_text(PROGRAM)
     texts = [text for text in TEXTS if text]
     command = [sys.executable, "program.py", "pipeline", kind, *texts]
-    child = subprocess.run(command, capture_output=True, text=True, cwd=tmp_path, timeout=300)
+    child = subprocess.run(command, capture_output=True, text=True, cwd=tmp_path)
     assert child.returncode == 0, child.stderr[-3000:]
     expected = [[list(one) for one in entities(finder(text))] for text in texts]
     assert json.loads(child.stdout) == expected
