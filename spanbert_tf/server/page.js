@@ -3,48 +3,74 @@ const model = document.getElementById("model");
 const fields = document.getElementById("fields");
 const shown = document.getElementById("answer");
 const problem = document.querySelector("[role=alert]");
+const button = document.querySelector("form button");
 
-function element(name, text, attributes = {}) {
+function element(name, text = "", attributes = {}) {
   const made = document.createElement(name);
   made.append(text);
   for (const [key, value] of Object.entries(attributes)) made.setAttribute(key, value);
   return made;
 }
 
-// Splits a text by spans {start, end, note, title}, counted in characters as Python counts them.
-// A span that begins inside of another is left out.
+// Splits a text by spans {start, end}, counted in characters as Python counts them, to strings and
+// spans with `parts` of their own. Of two spans that cross, the second ends with the first.
 function parts(text, spans) {
   const letters = Array.from(text);
-  const found = [];
+  const root = {end: letters.length, parts: []};
+  const open = [root];
   let place = 0;
-  for (const span of [...spans].sort((a, b) => a.start - b.start || b.end - a.end)) {
-    if (span.start < place || span.end <= span.start) continue;
-    found.push({text: letters.slice(place, span.start).join("")});
-    found.push({...span, text: letters.slice(span.start, span.end).join("")});
-    place = span.end;
+  function goOn(until) {
+    while (open.length > 1 && open.at(-1).end <= until) {
+      const span = open.pop();
+      span.parts.push(letters.slice(place, span.end).join(""));
+      place = span.end;
+    }
+    open.at(-1).parts.push(letters.slice(place, until).join(""));
+    place = until;
   }
-  found.push({text: letters.slice(place).join("")});
-  return found;
+  for (const span of [...spans].sort((a, b) => a.start - b.start || b.end - a.end)) {
+    if (span.end <= span.start) continue;
+    goOn(span.start);
+    const inner = {...span, end: Math.min(span.end, open.at(-1).end), parts: []};
+    open.at(-1).parts.push(inner);
+    open.push(inner);
+  }
+  goOn(letters.length);
+  return root.parts.filter(part => part !== "");
 }
 
-function markedText(text, spans) {
-  const made = element("p", "");
-  for (const part of parts(text, spans)) {
-    if (!part.note) { made.append(part.text); continue; }
-    const mark = element("mark", part.text, {class: "both", "data-note": part.note, title: part.title});
-    if (part.hue !== undefined) mark.style.background = `hsl(${part.hue} 60% 60% / .35)`;
+// The colour of a group, as many as there are far apart.
+function hue(group) {
+  return group * 137.5 % 360;
+}
+
+function fill(made, found) {
+  for (const part of found) {
+    if (typeof part === "string") { made.append(part); continue; }
+    const mark = element("mark", "", {class: "both", "data-note": part.note, title: part.title ?? ""});
+    if (part.group !== undefined) {
+      mark.dataset.group = part.group;
+      mark.style.background = `hsl(${hue(part.group)} 60% 60% / .35)`;
+      mark.style.borderColor = `hsl(${hue(part.group)} 60% 45%)`;
+    }
+    if (part.isLinked) mark.tabIndex = 0;
+    fill(mark, part.parts);
     made.append(mark);
   }
   return made;
 }
 
+function markedText(text, spans) {
+  return fill(element("p", "", {dir: "auto"}), parts(text, spans));
+}
+
 function bars(rows) {  // [name, share]
-  const table = element("table", "");
+  const table = element("table");
   for (const [name, share] of rows) {
-    const row = element("tr", "");
-    row.append(element("td", name));
-    const cell = element("td", "");
-    cell.append(element("meter", "", {value: share}), ` ${share.toFixed(4)}`);
+    const row = element("tr");
+    row.append(element("td", name, {dir: "auto"}));
+    const cell = element("td");
+    cell.append(element("meter", "", {value: share, "aria-label": name}), ` ${share.toFixed(4)}`);
     row.append(cell);
     table.append(row);
   }
@@ -55,66 +81,133 @@ function listed(answer) {
   return Array.isArray(answer) ? answer : [answer];
 }
 
+function labels(answer) {
+  return bars(listed(answer).map(found => [found.label, found.score]));
+}
+
+// Replaces each [MASK] by its best filling, and says where they stand.
+function filledText(text, masks) {
+  const [first, ...others] = text.split("[MASK]");
+  let letters = Array.from(first);
+  const spans = [];
+  others.forEach((other, index) => {
+    const best = masks[index][0]?.token_str ?? "[MASK]";
+    spans.push({start: letters.length, end: letters.length + Array.from(best).length, note: String(index + 1)});
+    letters = letters.concat(Array.from(best), Array.from(other));
+  });
+  return markedText(letters.join(""), spans);
+}
+
+function cosine(a, b) {
+  const dot = (x, y) => x.reduce((sum, value, index) => sum + value * y[index], 0);
+  return dot(a, b) / Math.sqrt(dot(a, a) * dot(b, b));
+}
+
 const views = {
-  named_entities: (input, answer) => [markedText(input.text, answer.map(entity => (
-    {start: entity.start, end: entity.end, note: entity.entity_group, title: entity.score.toFixed(4)})))],
+  named_entities: (input, answer) => {
+    const types = [...new Set(answer.map(entity => entity.entity_group))];
+    return [markedText(input.text, answer.map(entity => ({...entity, note: entity.entity_group,
+      group: types.indexOf(entity.entity_group), title: entity.score.toFixed(4)})))];
+  },
   coreference: (input, answer) => [markedText(answer.text, answer.clusters.flatMap((spans, index) =>
-    spans.map(([start, end]) => (
-      {start, end, note: String(index + 1), title: answer.strings[index].join(", "), hue: index * 137 % 360}))))],
+    spans.map(([start, end]) => ({start, end, note: String(index + 1), group: index,
+      title: answer.strings[index].join(", "), isLinked: true}))))],
   question_answering: (input, answer) => {
     const best = listed(answer)[0];
     const span = {start: best.start, end: best.end, note: "answer", title: best.score.toFixed(4)};
     return [markedText(input.context, best.answer ? [span] : []),
       bars(listed(answer).map(found => [found.answer || "no answer", found.score]))];
   },
-  text_classification: (input, answer) => [bars(listed(answer).map(found => [found.label, found.score]))],
-  relation_extraction: (input, answer) => [bars(listed(answer).map(found => [found.label, found.score]))],
-  fill_mask: (input, answer) => (Array.isArray(answer[0]) ? answer : [answer]).flatMap((mask, index) => [
-    element("h2", `mask ${index + 1}`), bars(mask.map(found => [found.token_str, found.score]))]),
+  text_classification: (input, answer) => [labels(answer)],
+  relation_extraction: (input, answer) => {
+    const spans = ["subject", "object"].map((role, group) => (
+      {start: input[role][0], end: input[role][1], note: role, group, isLinked: false}));
+    return [markedText(input.text, spans), labels(answer)];
+  },
+  fill_mask: (input, answer) => {
+    const masks = Array.isArray(answer[0]) ? answer : [answer];
+    return [filledText(input.text, masks), ...masks.flatMap((mask, index) => [
+      element("h2", `mask ${index + 1}`), bars(mask.map(found => [found.token_str, found.score]))])];
+  },
+  text_embedding: (input, answer) => [element("h2", "similarity"),
+    bars([["cosine", cosine(answer[0].embedding, answer[1].embedding)]])],
 };
 
 function describe() {
   return models[model.value];
 }
 
-function showFields() {
-  fields.replaceChildren();
-  for (const name of describe().fields) {
-    const label = element("label", name);
-    label.append(element("textarea", "", {name, dir: "auto"}));
-    fields.append(label);
-  }
-  shown.replaceChildren();
+// Vectors are compared, so their texts are two.
+const isCompared = () => describe().task === "text_embedding";
+
+function fieldNames() {
+  if (isCompared()) return ["text", "other text"];
+  const others = Object.entries(describe().example).filter(([, value]) => typeof value === "string");
+  return [...new Set([...describe().fields, ...others.map(([name]) => name)])];
 }
 
-// Places of entities are lists of numbers; all else is text.
+// The characters that are selected in a text, as [start, end] in characters as Python counts them.
+function selectedPlace(area) {
+  const count = end => Array.from(area.value.slice(0, end)).length;
+  return [count(area.selectionStart), count(area.selectionEnd)];
+}
+
+function showFields() {
+  document.getElementById("task").textContent = describe().task.replaceAll("_", " ");
+  fields.replaceChildren();
+  for (const name of fieldNames()) {
+    const label = element("label", name.replaceAll("_", " "));
+    const isPlace = Array.isArray(describe().example[name]);
+    const area = element(isPlace ? "input" : "textarea", "", {name, dir: "auto"});
+    label.append(area);
+    fields.append(label);
+    if (isPlace) {
+      const take = element("button", `${name} is the selected text`, {type: "button"});
+      take.addEventListener("click", () => {
+        area.value = JSON.stringify(selectedPlace(fields.querySelector("[name=text]")));
+      });
+      fields.append(take);
+    }
+  }
+  shown.replaceChildren();
+  problem.textContent = "";
+}
+
 function readInput() {
   const input = {};
-  for (const area of fields.querySelectorAll("textarea")) {
-    const text = area.value;
-    input[area.name] = /^\s*\[[\d\s,]+\]\s*$/.test(text) && area.name !== "text" ? JSON.parse(text) : text;
+  for (const area of fields.querySelectorAll("[name]")) {
+    const isPlace = Array.isArray(describe().example[area.name]);
+    input[area.name] = isPlace ? JSON.parse(area.value || "[]") : area.value;
   }
   return input;
 }
 
 function showExample() {
-  for (const area of fields.querySelectorAll("textarea")) {
-    const value = describe().example[area.name];
+  for (const area of fields.querySelectorAll("[name]")) {
+    const value = describe().example[area.name] ?? "The street is wet.";
     area.value = typeof value === "string" ? value : JSON.stringify(value);
   }
+}
+
+function curl(asked) {
+  const quoted = asked.replaceAll("'", "'\\''");
+  const key = document.getElementById("key") ? ' -H "Authorization: Bearer $KEY"' : "";
+  return `curl${key} -d '${quoted}' ${location.origin}/answer`;
 }
 
 async function ask(event) {
   event?.preventDefault();
   problem.textContent = "";
+  button.disabled = true;
+  shown.setAttribute("aria-busy", "true");
   try {
     const input = readInput();
-    const asked = JSON.stringify({model: model.value, inputs: input, top_k: describe().top_k});
+    const inputs = isCompared() ? Object.values(input) : input;
+    const asked = JSON.stringify({model: model.value, inputs, top_k: describe().top_k});
     const headers = {"Content-Type": "application/json"};
     const key = document.getElementById("key");
     if (key) headers.Authorization = `Bearer ${key.value}`;
-    const quoted = asked.replaceAll("'", "'\\''");
-    document.getElementById("curl").textContent = `curl -d '${quoted}' ${location.origin}/answer`;
+    document.getElementById("curl").textContent = curl(asked);
     const response = await fetch("/answer", {method: "POST", headers, body: asked});
     const answer = await response.json();
     document.getElementById("json").textContent = JSON.stringify(answer, null, 1);
@@ -124,13 +217,43 @@ async function ask(event) {
   } catch (error) {
     shown.replaceChildren();
     problem.textContent = error.message;
+  } finally {
+    button.disabled = false;
+    shown.removeAttribute("aria-busy");
   }
+}
+
+// Lines from each mention of a cluster to the next one.
+function showLinks(event) {
+  hideLinks();
+  const mark = event.target.closest?.("mark[tabindex]");
+  if (!mark) return;
+  const group = [...shown.querySelectorAll("mark")].filter(other => other.dataset.group === mark.dataset.group);
+  group.forEach(other => other.classList.add("linked"));
+  const frame = shown.getBoundingClientRect();
+  const places = group.map(other => other.getClientRects()[0]).map(box => (
+    `${box.left + box.width / 2 - frame.left},${box.bottom - frame.top}`));
+  const lines = document.createElementNS("http://www.w3.org/2000/svg", "svg");
+  lines.setAttribute("aria-hidden", "true");
+  const line = document.createElementNS(lines.namespaceURI, "polyline");
+  line.setAttribute("points", places.join(" "));
+  line.style.stroke = `hsl(${hue(mark.dataset.group)} 60% 45%)`;
+  lines.append(line);
+  shown.append(lines);
+}
+
+function hideLinks() {
+  shown.querySelectorAll("svg").forEach(lines => lines.remove());
+  shown.querySelectorAll(".linked").forEach(mark => mark.classList.remove("linked"));
 }
 
 document.querySelector("form").addEventListener("submit", ask);
 document.getElementById("example").addEventListener("click", () => { showExample(); ask(); });
 document.addEventListener("keydown", event => {
   if (event.ctrlKey && event.key === "Enter") ask();
+  if (event.key === "Escape") hideLinks();
 });
+for (const name of ["mouseover", "focusin"]) shown.addEventListener(name, showLinks);
+for (const name of ["mouseleave", "focusout"]) shown.addEventListener(name, hideLinks);
 model.addEventListener("change", showFields);
 showFields();

@@ -5,7 +5,7 @@ import contextlib
 import pytest
 from running_server import RunningServer
 from starlette.testclient import TestClient
-from tiny_models import tiny_model
+from tiny_models import ALL_INPUTS, tiny_model
 
 from spanbert_tf.server.application import create_application
 from spanbert_tf.server.metrics import Metrics
@@ -41,6 +41,16 @@ def exports(tmp_path_factory):
 @pytest.fixture(scope="session")
 def sources(exports):
     return [Source(name, version.removesuffix("/1")) for name, (_, version) in exports.items()]
+
+
+@pytest.fixture(scope="session")
+def sources_of_all_tasks(sources, tmp_path_factory):
+    directory = tmp_path_factory.mktemp("others")
+    found = list(sources)
+    for name in ALL_INPUTS.keys() - set(NAMES):
+        version = write_export(name, directory)
+        found.append(Source(name, version.removesuffix("/1")))
+    return found
 
 
 @pytest.fixture(scope="module")
