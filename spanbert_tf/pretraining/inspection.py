@@ -24,6 +24,7 @@ from spanbert_tf.pretraining.datasets import tokens_per_row
 from spanbert_tf.pretraining.span_lengths import SpanLengths, count_span_lengths, plot_span_lengths
 from spanbert_tf.terminal import escape_controls
 from spanbert_tf.text.vocabulary import MASK_TOKEN
+from spanbert_tf.text.word_segmentation import describe_segmentation
 
 PAPER_BATCH_TOKENS = 256 * 512  # tokens of a global batch (SpanBERT, section 4.2)
 _BAR_WIDTH = 40
@@ -113,6 +114,8 @@ def _print_counts(console: DataConsole, data: str, manifest: PretrainingManifest
         f"{manifest.text_rules.describe()}, vocabulary of {manifest.vocabulary_size:,}, "
         f"annotations: {annotations}"
     )
+    if manifest.has_words:
+        summary += f", {describe_segmentation(manifest.word_segmentation, manifest.language)}"
     console.print(summary, highlight=False)
     table = Table("split", "shards", "records", "tokens", "fill rate")
     for column in table.columns[1:]:

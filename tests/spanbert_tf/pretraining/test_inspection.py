@@ -210,6 +210,17 @@ def test_counts_of_repaired_records_are_called_those_of_before(directory):
         assert count == "  records: 140" and before.startswith(words or "└")
 
 
+def test_how_words_were_found_is_printed_if_records_have_them(directory):
+    manifest = PretrainingManifest.load(directory)
+    for way, expected in (("none", False), ("icu", True)):
+        console = DataConsole(record=True, width=400, file=io.StringIO())
+        _print_counts(console, str(directory), dataclasses.replace(manifest, word_segmentation=way))
+        printed = console.export_text()
+        assert (
+            "words are found by ICU's dictionaries and rules, language en" in printed
+        ) == expected
+
+
 def test_rates_of_replacement_are_those_of_the_run(directory, tmp_path):
     console = DataConsole(record=True, width=160, file=(tmp_path / "out.txt").open("w"))
     rates = ["masking.mask_token_rate=0", "masking.random_token_rate=0.5"]
