@@ -158,7 +158,8 @@ function showFields() {
   for (const name of fieldNames()) {
     const label = element("label", name.replaceAll("_", " "));
     const isPlace = Array.isArray(describe().example[name]);
-    const area = element(isPlace ? "input" : "textarea", "", {name, dir: "auto"});
+    const isLong = isCompared() || describe().fields.includes(name);  // others may be left empty
+    const area = element(isLong && !isPlace ? "textarea" : "input", "", {name, dir: "auto"});
     label.append(area);
     fields.append(label);
     if (isPlace) {
