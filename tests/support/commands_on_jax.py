@@ -12,6 +12,8 @@ ON_JAX = {
     "KERAS_BACKEND": "jax",
     "JAX_COMPILATION_CACHE_DIR": _COMPILED.name,
     "JAX_PERSISTENT_CACHE_MIN_COMPILE_TIME_SECS": "0",
+    # Little time for compiling what runs a few times.
+    "XLA_FLAGS": "--xla_backend_optimization_level=0 --xla_llvm_disable_expensive_passes=true",
 }
 _PROGRAM = """
 import json, sys

@@ -106,9 +106,7 @@ def results_on_jax(material, output, checks):
         | ON_JAX
         | {
             "JAX_PLATFORMS": "cpu",
-            # Two devices, and little time for compiling what runs a few times.
-            "XLA_FLAGS": "--xla_force_host_platform_device_count=2 "
-            "--xla_backend_optimization_level=0 --xla_llvm_disable_expensive_passes=true",
+            "XLA_FLAGS": f"{ON_JAX['XLA_FLAGS']} --xla_force_host_platform_device_count=2",
             "PYTHONPATH": os.pathsep.join(sys.path),
         },
         capture_output=True,

@@ -13,6 +13,7 @@ import sys
 import time
 
 import pytest
+from commands_on_jax import ON_JAX
 
 from spanbert_tf.config import load_config
 
@@ -46,6 +47,8 @@ def test_killed_at_random_moments_a_run_ends_with_the_same_bits(
 ):
     pytest.importorskip(backend)
     monkeypatch.setenv("KERAS_BACKEND", backend)
+    if backend == "jax":
+        monkeypatch.setenv("XLA_FLAGS", ON_JAX["XLA_FLAGS"])
     overrides = [*tiny_overrides, "model.dropout=0.1", f"training.precision={precision}"]
     overrides += ["training.steps=20", "training.checkpoint_every_steps=8"]
     overrides += ["training.log_every=20", "training.evaluate_every=20"]

@@ -4,6 +4,7 @@
 """
 
 import filecmp
+import functools
 import importlib.util
 import json
 import os
@@ -15,7 +16,7 @@ import sys
 
 import numpy as np
 import pytest
-from commands_on_jax import run_on_jax
+from commands_on_jax import ON_JAX, run_on_jax
 from safetensors.numpy import load_file
 
 from spanbert_tf.config import load_config
@@ -30,18 +31,23 @@ pytestmark = [
 ]
 
 
-@pytest.fixture
-def command(tiny_overrides, tiny_records, tmp_path):
-    """The command of a run with further settings."""
+@pytest.fixture(scope="module")
+def command_in(tiny_overrides, tiny_records):
+    """The command of a run in a directory with further settings."""
 
-    def make(run, *settings, devices=1):
-        config = tmp_path / f"{run}.yaml"
+    def make(directory, run, *settings, devices=1):
+        config = directory / f"{run}.yaml"
         config.write_text(load_config("spanbert_base", [*tiny_overrides, *settings]).to_yaml())
         words = ["pretrain", "--config", str(config)]
-        words += ["--data", tiny_records, "--output", str(tmp_path / run)]
+        words += ["--data", tiny_records, "--output", str(directory / run)]
         return [*words, *(["--devices", str(devices)] if devices > 1 else [])]
 
     return make
+
+
+@pytest.fixture
+def command(command_in, tmp_path):
+    return functools.partial(command_in, tmp_path)
 
 
 COMMAND = ["-m", "spanbert_tf.cli"]  # of Python; workers are processes of their own
@@ -60,17 +66,41 @@ def losses(run):
 COMPARABLE = ["model.dropout=0", "optimizer.epsilon=1e-3", "training.log_every=1"]
 
 
-def test_parts_and_devices_change_nothing(command, tmp_path):
-    """Micro-batches and two devices."""
-    one_device = (
-        command("whole", *COMPARABLE),
-        command("parts", *COMPARABLE, "training.accumulation_steps=2"),
-    )
-    two_devices = command("two", *COMPARABLE, "training.strategy=mirrored", devices=2)
-    for commands in (one_device, (two_devices,)):
+PERIODS = [f"training.{name}=3" for name in ("log_every", "evaluate_every")]
+PERIODS += ["training.checkpoint_every_steps=3", "training.steps_per_execution=3"]
+# By their number of devices: one process, which imports JAX once, for each number.
+RUNS = {
+    1: {
+        "whole": COMPARABLE,
+        "parts": [*COMPARABLE, "training.accumulation_steps=2"],
+        "heads_first": ["training.head_steps=8"],
+        "mirrored": ["training.strategy=mirrored"],
+        "one_device": ["training.strategy=one_device"],
+    },
+    2: {
+        "two": [*COMPARABLE, "training.strategy=mirrored"],
+        "two_with_dropout": [*PERIODS, "training.strategy=mirrored"],
+    },
+}
+
+
+@pytest.fixture(scope="module")
+def finished(command_in, tmp_path_factory):
+    """The directory of all `RUNS`."""
+    directory = tmp_path_factory.mktemp("runs")
+    for devices, runs in RUNS.items():
+        commands = [
+            command_in(directory, name, *settings, devices=devices)
+            for name, settings in runs.items()
+        ]
         child, statuses = run_on_jax(*commands)
         assert not any(statuses), child.stderr
-    whole, parts, two = (losses(tmp_path / run) for run in ("whole", "parts", "two"))
+    return directory
+
+
+def test_parts_and_devices_change_nothing(finished):
+    """Micro-batches and two devices."""
+    whole, parts, two = (losses(finished / run) for run in ("whole", "parts", "two"))
     assert len(whole) == 12
     assert parts == pytest.approx(whole, abs=1e-4)
     assert two == pytest.approx(whole, abs=1e-4)
@@ -89,10 +119,9 @@ def test_a_run_of_tensorflow_goes_on_as_there(command, tiny_overrides, tiny_reco
     assert found == pytest.approx(expected, abs=1e-4)
 
 
-def test_encoder_is_held_while_the_heads_begin_alone(command, tmp_path):
-    child, statuses = run_on_jax(command("run", "training.head_steps=8"))
-    assert statuses == [0], child.stderr
-    first, held, last = (load_file(checkpoint(tmp_path / "run", step)) for step in (4, 8, 12))
+def test_encoder_is_held_while_the_heads_begin_alone(finished):
+    run = finished / "heads_first"
+    first, held, last = (load_file(checkpoint(run, step)) for step in (4, 8, 12))
     encoder = [name for name in held if name.startswith("weight") and held[name].ndim == 3]
     assert encoder  # kernels of attention
     for name in encoder:
@@ -100,7 +129,7 @@ def test_encoder_is_held_while_the_heads_begin_alone(command, tmp_path):
         assert np.any(last[name] != first[name])
 
 
-@pytest.mark.parametrize("platforms", ["cuda", "tpu", "no_such_one"])
+@pytest.mark.parametrize("platforms", ["cuda", "no_such_one"])
 def test_devices_that_are_not_there_are_one_line(platforms, command, tmp_path, monkeypatch):
     monkeypatch.setenv("JAX_PLATFORMS", platforms)
     child, statuses = run_on_jax(command("run"))
@@ -156,21 +185,18 @@ def run_two_processes(*commands):
     for number, words in enumerate(commands):
         task = {"type": "worker", "index": number}
         cluster = json.dumps({"cluster": {"worker": addresses}, "task": task})
-        environment = {**os.environ, "KERAS_BACKEND": "jax", "TF_CONFIG": cluster}
+        # As the runs that they are compared with; two processes share no compiled programs.
+        on_jax = {name: ON_JAX[name] for name in ("KERAS_BACKEND", "XLA_FLAGS")}
+        environment = {**os.environ, **on_jax, "TF_CONFIG": cluster}
         streams = {"stdout": subprocess.PIPE, "stderr": subprocess.PIPE, "text": True}
         children.append(subprocess.Popen([sys.executable, *words], env=environment, **streams))
     outputs = [child.communicate(timeout=300) for child in children]
     return [child.returncode for child in children], outputs
 
 
-def test_two_processes_train_what_two_devices_do(command, tmp_path):
+def test_two_processes_train_what_two_devices_do(finished, command, tmp_path):
     """With dropout, whose numbers are drawn for the whole batch."""
-    periods = ("log_every=3", "evaluate_every=3", "checkpoint_every_steps=3")
-    settings = [f"training.{name}" for name in (*periods, "steps_per_execution=3")]
-    mirrored = command("alone", *settings, "training.strategy=mirrored", devices=2)
-    alone, statuses = run_on_jax(mirrored)
-    assert statuses == [0], alone.stderr
-    settings.append("training.strategy=multi_worker")
+    settings = [*PERIODS, "training.strategy=multi_worker"]
     words = [*COMMAND, *command("run", *settings)]
     statuses, outputs = run_two_processes(words, words)
     assert statuses == [0, 0], outputs
@@ -178,7 +204,8 @@ def test_two_processes_train_what_two_devices_do(command, tmp_path):
     first, second = (printed.splitlines() for printed, _ in outputs)
     assert len(second) == 1 and "JAX listens" in second[0]
     assert "as 2 replicas" in first[1]
-    expected, found = (load_file(checkpoint(tmp_path / run, 12)) for run in ("alone", "run"))
+    runs = (finished / "two_with_dropout", tmp_path / "run")
+    expected, found = (load_file(checkpoint(run, 12)) for run in runs)
     assert found.keys() == expected.keys()
     for name, values in expected.items():
         np.testing.assert_array_equal(found[name], values)
@@ -217,16 +244,9 @@ def test_a_worker_that_fails_while_models_are_built_ends_all(command, tmp_path):
     assert "KeyError: 'a fault of the program'" in failed
 
 
-def test_one_device_of_mirrored_computes_what_one_device_does(command, tmp_path):
+def test_one_device_of_mirrored_computes_what_one_device_does(finished):
     """The shipped configurations say mirrored, and most machines have one card."""
-    strategies = ("mirrored", "one_device")
-    commands = [
-        command(strategy, "model.dropout=0.1", f"training.strategy={strategy}")
-        for strategy in strategies
-    ]
-    child, statuses = run_on_jax(*commands)
-    assert statuses == [0, 0], child.stderr
-    one, other = (checkpoint(tmp_path / run, 12) for run in strategies)
+    one, other = (checkpoint(finished / run, 12) for run in ("mirrored", "one_device"))
     assert filecmp.cmp(one, other, shallow=False)
 
 
