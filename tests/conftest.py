@@ -29,6 +29,15 @@ signal.signal(signal.SIGINT, signal.default_int_handler)
 # The same examples in each run; no example is timed.
 hypothesis.settings.register_profile("seeded", derandomize=True, deadline=None)
 hypothesis.settings.load_profile("seeded")
+# A process takes a whole file, so that none of those whose slow tests take the longest, four to
+# seven minutes, may be the last one.
+LONGEST = (
+    "test_coreference_task.py",
+    "test_shipped_configurations.py",
+    "test_keras_hub_base.py",
+    "test_pretraining_on_jax.py",
+    "test_workers.py",
+)
 # Seconds since the epoch after which no test begins; `.ci/run` sets it, for slow tests alone.
 END_BY = float(os.environ.get("SPANBERT_TF_TESTS_END_BY", "inf"))
 
@@ -77,6 +86,7 @@ def pytest_collection_modifyitems(items):
             return zlib.crc32((day + name).encode())
 
         items.sort(key=order)
+    items.sort(key=lambda item: item.path.name not in LONGEST)
 
 
 @pytest.hookimpl(tryfirst=True)  # before any fixture
