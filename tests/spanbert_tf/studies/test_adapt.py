@@ -175,8 +175,10 @@ def test_a_lock_that_a_kill_left_is_no_other_thing(tmp_path):
 
 
 def test_arguments_can_be_corrected_until_something_was_made_by_them(tmp_path):
+    preset = save_encoder(tmp_path / "encoder")
+
     def note(*input_pattern):
-        _note_arguments(str(tmp_path / "mine"), "preset", TextSource(input_pattern), words=3)
+        _note_arguments(str(tmp_path / "mine"), preset, TextSource(input_pattern), words=3)
 
     note("a.csv")
     note("b.csv")
