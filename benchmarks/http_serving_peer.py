@@ -31,7 +31,7 @@ class FillMask(litserve.LitAPI):
             "fill-mask", model=self._path, tokenizer=self._path, top_k=5
         )
 
-    def decode_request(self, request: Any) -> str:
+    def decode_request(self, request: dict) -> str:
         """Returns the text."""
         return request["inputs"]
 
