@@ -19,7 +19,7 @@ INPUTS = {
     "question_answering": {"question": "who ?", "context": NASTY},
     "named_entities": {"text": NASTY},
     "relation_extraction": {"text": NASTY, "subject": [3, 6], "object": [13, 16]},
-    "fill_mask": {"text": f"{NASTY}[MASK] ann [MASK]"},
+    "fill_mask": {"text": "<b>[MASK] \u05d0 & [MASK] \U0001f989"},  # all of it is read
 }
 
 
