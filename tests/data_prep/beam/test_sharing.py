@@ -273,6 +273,7 @@ def write_text(path, name):
     pyarrow.parquet.write_table(table, path, row_group_size=50)
 
 
+@pytest.mark.quick_cases(5)
 @pytest.mark.parametrize("sequences", ["single", "pair"])
 @pytest.mark.parametrize("name", ["json_lines", "wikipedia", "parquet", "csv", "plain"])
 def test_cuts_do_not_change_the_records(name, sequences, letters_vocabulary, tmp_path, monkeypatch):
