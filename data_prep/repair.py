@@ -19,7 +19,7 @@ from spanbert_tf.data.manifest import (
     PretrainingManifest,
     Shard,
 )
-from spanbert_tf.data.tfrecords import read_records, record_writer
+from spanbert_tf.data.tfrecords import lengths_path, read_records, record_writer, save_lengths
 from spanbert_tf.errors import BadInputError
 from spanbert_tf.files.contents import sha256
 from spanbert_tf.files.lock import locks_output
@@ -30,6 +30,8 @@ from spanbert_tf.terminal import print_line
 @locks_output()
 def repair_records(directory: str, output: str, *, overwrite: bool = False) -> PretrainingManifest:
     """Copies the undamaged records of a directory and prints how many are lost in each file.
+
+    It also writes the lengths of the records anew if they are missing or damaged.
 
     Every record is read: checksums that somebody else wrote may match damaged records. Undamaged
     files become hard links where the file system supports them.
@@ -74,27 +76,35 @@ def _repaired(directory: str, shard: Shard, manifest: PretrainingManifest, outpu
     source = os.path.join(directory, shard.file)
     target = os.path.join(output, shard.file)
     stored = manifest.stored()
-    if sha256(source) == shard.sha256 and not manifest.damage_of(directory, shard):
-        try:
-            os.link(os.path.realpath(source), target)  # `os.link` does not follow symbolic links
-        except OSError:  # the target lies on another file system, or this one has no hard links
-            shutil.copyfile(source, target)
+    has_lengths = os.path.exists(lengths_path(source))  # earlier versions wrote none
+    is_whole = sha256(source) == shard.sha256 and not manifest.damage_of(directory, shard)
+    if is_whole and has_lengths:
+        _link(source, target)
+        _link(lengths_path(source), lengths_path(target))
         return shard
-    num_records = 0
-    num_tokens = 0
+    lengths = []
     with record_writer(target) as write:
         for serialized, fault in read_records(source):
             if fault or example_fault(serialized, stored):
                 continue
             write(serialized)
-            num_records += 1
-            num_tokens += len(read_example(serialized, stored)[TOKEN_IDS])
-    lost = shard.num_records - num_records
-    print_line(f"{source}: {lost} damaged records are left out, {num_records} are whole")
+            lengths.append(len(read_example(serialized, stored)[TOKEN_IDS]))
+    save_lengths(lengths_path(target), lengths)
+    lost = shard.num_records - len(lengths)
+    if lost:
+        print_line(f"{source}: {lost} damaged records are left out, {len(lengths)} are whole")
     return dataclasses.replace(
         shard,
-        num_records=num_records,
-        num_tokens=num_tokens,
+        num_records=len(lengths),
+        num_tokens=sum(lengths),
         sha256=sha256(target),
         num_bytes=os.path.getsize(target),
     )
+
+
+def _link(source: str, target: str) -> None:
+    """Makes a hard link, or copies the file where there are none."""
+    try:
+        os.link(os.path.realpath(source), target)  # `os.link` does not follow symbolic links
+    except OSError:  # the target lies on another file system, or this one has no hard links
+        shutil.copyfile(source, target)

@@ -26,7 +26,12 @@ from data_prep.text.scanning import RangeScans, scan_range
 from data_prep.text.storage import InputFile
 from spanbert_tf.data import manifest
 from spanbert_tf.data.manifest import SPLITS, Shard, Split, token_id_dtype
-from spanbert_tf.data.tfrecords import record_writer, serialize_features
+from spanbert_tf.data.tfrecords import (
+    lengths_path,
+    record_writer,
+    save_lengths,
+    serialize_features,
+)
 from spanbert_tf.errors import BadInputError
 from spanbert_tf.files.contents import sha256
 
@@ -179,8 +184,10 @@ def _write_file(job: Job, name: str, split: Split, records: list[Record]) -> Sha
     with job.whole_file(path) as unfinished, record_writer(unfinished) as write:
         for record in records:
             write(_serialize(record, job.options.span_lists))
-    num_tokens = sum(block.num_tokens for block in _blocks(records))
-    return Shard(name, split, len(records), num_tokens, sha256(path), os.path.getsize(path))
+    lengths = [sum(block.num_tokens for block in _blocks([record])) for record in records]
+    with job.whole_file(lengths_path(path)) as unfinished:
+        save_lengths(unfinished, lengths)
+    return Shard(name, split, len(records), sum(lengths), sha256(path), os.path.getsize(path))
 
 
 def _count_unigrams(records: Iterable[Record], vocabulary_size: int) -> np.ndarray:

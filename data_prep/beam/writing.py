@@ -63,6 +63,7 @@ from spanbert_tf.data.manifest import (
     Shard,
     vocabulary_hash,
 )
+from spanbert_tf.data.tfrecords import lengths_path
 from spanbert_tf.errors import BadInputError
 from spanbert_tf.files.lock import locks_output
 from spanbert_tf.files.output import NEW, Output
@@ -502,8 +503,12 @@ def _name_shards(job: Job, files: Sequence[Shard]) -> list[Shard]:
         split_files = [file for file in files if file.split == split]
         for index, file in enumerate(split_files):
             name = f"{split}-{index:05d}-of-{len(split_files):05d}.tfrecord"
-            if not os.path.exists(job.shard_path(name)):
-                os.rename(job.shard_path(file.file), job.shard_path(name))
+            for old, new in (
+                (job.shard_path(file.file), job.shard_path(name)),
+                (lengths_path(job.shard_path(file.file)), lengths_path(job.shard_path(name))),
+            ):
+                if not os.path.exists(new):
+                    os.rename(old, new)
             named.append(dataclasses.replace(file, file=name))
     return named
 

@@ -28,6 +28,10 @@ _NAMES = {
         "train_batch_size per_device_train_batch_size per_gpu_train_batch_size max_sentences "
         "bs batch auto_find_batch_size"
     ),
+    "training.batch_by_length": (
+        "group_by_length length_column_name train_sampling_strategy bucket_by_sequence_length "
+        "bucket_boundaries max_tokens batch_by_size length_bucket_step dynamic_padding"
+    ),
     "prediction.batch_size training.evaluate_batches": (
         "eval_batch_size per_device_eval_batch_size per_gpu_eval_batch_size predict_batch_size "
         "max_sentences_valid"

@@ -118,6 +118,9 @@ class TrainingConfig(RunConfig):
     """The course of a pre-training run.
 
     Attributes:
+        batch_by_length: whether a batch has rows of similar length, padded to one of at most 8
+            widths. It then has about as many positions as `batch_size` rows of
+            `data.sequence_length`, and so more rows. For records of short documents.
         steps: the run stops after this many.
         schedule_steps: steps of the whole learning-rate schedule (SpanBERT 4.2: 2.4 M).
         head_steps: first steps, in which the heads are trained alone and the encoder stays as it
@@ -129,6 +132,7 @@ class TrainingConfig(RunConfig):
     """
 
     batch_size: PositiveInt = 256
+    batch_by_length: bool = False
     log_every: PositiveInt = 100
     max_checkpoints: PositiveInt = 3
     steps: PositiveInt = 2_400_000

@@ -4,10 +4,9 @@ Rows of a task have lengths from 20 to 512 tokens, and a batch is as wide as its
 batches of random rows a third of the positions is padding. Here rows of similar length meet:
 
 1. the rows of the epoch are permuted, all of them;
-2. of each window of 64 batches the rows are sorted by their width, which is their length rounded up
-   to one of at most 16 widths; rows of one width stay in their random order. Small data sets are
-   not sorted: see `FEWEST_SORTED`;
-3. every B of them are a batch; the order of the batches is permuted again, over the whole epoch.
+2. they fill buckets of at most 16 widths, and full buckets are batches (`buckets`). Small data sets
+   have one bucket: see `FEWEST_SORTED`;
+3. the order of the batches is permuted over the whole epoch.
 
 All this is a function of the lengths, the batch size, the seed and the epoch, and is computed at
 once for an epoch (130,000 rows: 0.1 s). So batch number n of a run can be asked for without those
@@ -30,6 +29,7 @@ import numpy as np
 import tensorflow as tf
 
 from spanbert_tf.data.ahead import computed_ahead
+from spanbert_tf.data.buckets import FILLER, WIDTH_MULTIPLE, Buckets, batch_widths
 from spanbert_tf.data.records import (
     ROW_TOKEN_IDS,
     SECOND_START,
@@ -43,13 +43,10 @@ from spanbert_tf.errors import BadInputError
 from spanbert_tf.masking.random_bits import row_keys
 from spanbert_tf.text.vocabulary import SpecialTokenIds
 
-BATCHES_SORTED = 64
-# An epoch of fewer batches is not sorted. With 26 batches of rows of one length the F1 of named
+# An epoch of fewer batches has one bucket. With 26 batches of rows of one length the F1 of named
 # entities was 67.5, and 68.8 with batches of any rows (GUM, MiniLM, five seeds).
 FEWEST_SORTED = 128
 MAX_WIDTHS = 16  # shapes that XLA compiles a step for
-WIDTH_MULTIPLE = 8  # matrix products of 16-bit numbers are fastest so
-FILLER = -1  # in place of a row's number
 _ROWS, _BATCHES = 0, 1  # what is permuted
 
 
@@ -80,9 +77,12 @@ class LengthBatches:
                 f"{len(lengths)} rows in batches of {batch_size}, none longer than {max_length}"
             )
         self.batch_size = batch_size
-        self.widths = batch_widths(lengths, max_length)  # [W]
+        self.widths = batch_widths(lengths, max_length, MAX_WIDTHS)  # [W]
         self._lengths = np.asarray(lengths)
         self._row_widths = self.widths[np.searchsorted(self.widths, lengths)]  # [N]
+        is_small = self.num_batches < FEWEST_SORTED
+        widths = self.widths[-1:] if is_small else self.widths
+        self._buckets = Buckets(widths, np.full(len(widths), batch_size))
 
     @property
     def num_batches(self) -> int:
@@ -91,15 +91,12 @@ class LengthBatches:
 
     def epoch(self, seed: int, epoch: int) -> Plan:
         """The batches of one epoch of training; each row is in one of them."""
-        rows = self._in_batches(_permutation(len(self._lengths), seed, epoch, _ROWS))
-        is_sorted = self.num_batches >= FEWEST_SORTED
-        num_windows = -(-self.num_batches // BATCHES_SORTED) if is_sorted else self.num_batches
-        # Windows of equal size: a small one at the end would have rows of all lengths.
-        window_of_batch = np.arange(self.num_batches) * num_windows // self.num_batches
-        windows = np.repeat(window_of_batch, self.batch_size)
-        row_widths = self._widths_of(rows).ravel()
-        order = np.lexsort((-row_widths, windows))  # stable; the widest rows of a window first
-        rows = rows.ravel()[order].reshape(rows.shape)
+        order = _permutation(len(self._lengths), seed, epoch, _ROWS)
+        buckets = self._buckets.of_lengths(self._lengths[order])
+        places = self._buckets.fill(buckets, is_end=True).rows
+        rows = np.where(places == FILLER, FILLER, order[places]).reshape(-1, self.batch_size)
+        widest_first = np.argsort(-self._widths_of(rows), axis=1, kind="stable")
+        rows = np.take_along_axis(rows, widest_first, axis=1)
         rows = rows[_permutation(self.num_batches, seed, epoch, _BATCHES)]
         return Plan(rows, self._widths_of(rows).max(axis=1))
 
@@ -340,33 +337,6 @@ def _read(records: RecordFile, rows: tf.Tensor) -> tf.Tensor:
     )
     serialized.set_shape(rows.shape)
     return serialized
-
-
-def batch_widths(lengths: np.ndarray, max_length: int) -> np.ndarray:
-    """At most `MAX_WIDTHS` widths that rows are padded to with the fewest positions in all.
-
-    They are multiples of `WIDTH_MULTIPLE`, or `max_length`, int32 [W], ascending; exact, by dynamic
-    programming over the histogram of lengths.
-    """
-    rounded = np.minimum(-(-np.asarray(lengths) // WIDTH_MULTIPLE) * WIDTH_MULTIPLE, max_length)
-    candidates, counts = np.unique(rounded, return_counts=True)  # [C] each
-    shorter = np.concatenate([[0], np.cumsum(counts)])  # [C + 1] rows below each candidate
-    # positions[i, j]: positions of the rows from candidate i on, all padded to candidate j.
-    positions = (candidates * (shorter[np.newaxis, 1:] - shorter[:, np.newaxis])).astype(float)
-    positions[np.tril_indices_from(positions, k=-1)] = np.inf
-    fewest = np.full(len(candidates) + 1, np.inf)  # of the rows below each candidate
-    fewest[0] = 0
-    choices = []
-    for _ in range(min(MAX_WIDTHS, len(candidates))):
-        sums = fewest[:, np.newaxis] + positions  # [C + 1, C]
-        choices.append(sums.argmin(axis=0))
-        fewest = np.concatenate([[0], sums.min(axis=0)])
-    widths, end = [], len(candidates)
-    for choice in reversed(choices):
-        if end:
-            widths.append(candidates[end - 1])
-            end = choice[end - 1]
-    return np.array(widths[::-1], "int32")
 
 
 def even_width(longest: tf.Tensor, max_length: int) -> tf.Tensor:

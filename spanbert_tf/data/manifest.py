@@ -14,11 +14,12 @@ import os
 from collections.abc import Callable, Mapping, Sequence
 from typing import Annotated, Any, ClassVar, Literal, Self
 
+import numpy as np
 from annotated_types import Ge, Gt, Lt
 from pydantic import AfterValidator
 
 from spanbert_tf.data.examples import Stored, find_damaged_record
-from spanbert_tf.data.tfrecords import check_frames
+from spanbert_tf.data.tfrecords import check_frames, lengths_path, load_lengths
 from spanbert_tf.errors import BadInputError, MismatchError, reason
 from spanbert_tf.files.contents import is_file_name, regular_size
 from spanbert_tf.files.kinds import (
@@ -85,6 +86,7 @@ RECORDS = OutputKind(
         VOCABULARY_FILE,
         UNIGRAM_COUNTS_FILE,
         *(f"{split}-?????-of-?????.tfrecord" for split in SPLITS),
+        *(f"{split}-?????-of-?????.lengths.npy" for split in SPLITS),
     ),
 )
 
@@ -385,16 +387,52 @@ class PretrainingManifest(Manifest):
             os.path.join(directory, shard.file) for shard in self.shards if shard.split == split
         ]
 
+    def lengths(self, directory: str, split: str) -> np.ndarray:
+        """The word pieces of each record of a split, in order of the files, int32 [records].
+
+        Raises:
+            BadInputError: the files with the lengths are missing, as in records that earlier
+                versions wrote, or do not belong to the records.
+        """
+        shards = [shard for shard in self.shards if shard.split == split]
+        return np.concatenate([self._lengths_of(directory, shard) for shard in shards])
+
+    def _lengths_of(self, directory: str, shard: Shard) -> np.ndarray:
+        path = os.path.join(directory, shard.file)
+        advice = "`spanbert-tf prepare repair` writes them anew, with a copy of the records"
+        if not os.path.exists(lengths_path(path)):
+            raise BadInputError(
+                f"{lengths_path(path)}: is missing, the lengths of the records; {advice}"
+            )
+        lengths = load_lengths(path)
+        are_counted = len(lengths) == shard.num_records and lengths.sum() == shard.num_tokens
+        if not are_counted or np.any((lengths < 1) | (lengths > self.num_places)):
+            raise BadInputError(
+                f"{lengths_path(path)}: are not the lengths of the {shard.num_records:,} records "
+                f"of {shard.num_tokens:,} tokens that {DATASET_INFO_FILE} states; {advice}"
+            )
+        return lengths
+
     def damage(self, directory: str) -> BadInputError | None:
         """Which record of which file is damaged, as an error to raise; each record is read."""
         found = (self.damage_of(directory, shard) for shard in self.shards)
         return next(filter(None, found), None)
 
     def damage_of(self, directory: str, shard: Shard) -> BadInputError | None:
-        """As `damage`, of one file."""
+        """As `damage`, of one file and, where there are some, its lengths."""
         path = os.path.join(directory, shard.file)
+        lengths = None
+        if os.path.exists(lengths_path(path)):
+            try:
+                lengths = (TOKEN_IDS, self._lengths_of(directory, shard))
+            except BadInputError as error:
+                return error
         return find_damaged_record(
-            path, self.stored(), num_records=shard.num_records, info_file=DATASET_INFO_FILE
+            path,
+            self.stored(),
+            num_records=shard.num_records,
+            info_file=DATASET_INFO_FILE,
+            lengths=lengths,
         )
 
     def to_json(self) -> str:
@@ -436,13 +474,9 @@ class PretrainingManifest(Manifest):
         manifest = super().load(directory)
         paths = [os.path.join(directory, shard.file) for shard in manifest.shards]
         for path, shard in zip(paths, manifest.shards, strict=True):
-            try:
-                num_bytes = regular_size(path)
-            except OSError as error:
-                raise BadInputError(
-                    f"{path}: named in {DATASET_INFO_FILE}, but missing or unreadable; copy it or "
-                    "write the records again"
-                ) from error
+            num_bytes = _stated_size(path)
+            if os.path.lexists(lengths_path(path)):
+                _stated_size(lengths_path(path))
             if check_sizes and num_bytes != shard.num_bytes:
                 raise BadInputError(
                     f"{path}: has {num_bytes} bytes, and {DATASET_INFO_FILE} states "
@@ -536,6 +570,17 @@ def language_of_records(directory: str | os.PathLike) -> str | None:
             if language in LANGUAGES:
                 return language
     return None
+
+
+def _stated_size(path: str) -> int:
+    """Returns the size of a file of records; raises `BadInputError` if it is no regular file."""
+    try:
+        return regular_size(path)
+    except OSError as error:
+        raise BadInputError(
+            f"{path}: named in {DATASET_INFO_FILE}, but missing or unreadable; copy it or "
+            "write the records again"
+        ) from error
 
 
 def _shown(value: object) -> str:

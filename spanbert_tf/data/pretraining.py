@@ -3,11 +3,15 @@
 B rows, S positions, K prediction slots, W records of a chunk.
 """
 
+import functools
 import os
+from typing import NamedTuple
 
+import numpy as np
 import tensorflow as tf
 
 from spanbert_tf.data.ahead import computed_ahead
+from spanbert_tf.data.buckets import Buckets, constant_tokens
 from spanbert_tf.data.manifest import (
     POSITION_LISTS,
     RECORD_ID,
@@ -24,7 +28,7 @@ from spanbert_tf.data.rows import (
     segment_aware_indices,
     starts_of_words,
 )
-from spanbert_tf.data.stream import evaluation_chunks, training_chunks
+from spanbert_tf.data.stream import evaluation_chunks, length_batches, training_chunks
 from spanbert_tf.data.tfrecords import serialize_features
 from spanbert_tf.errors import BadInputError, ConfigurationError
 from spanbert_tf.masking import MaskingOptions, SpanMasker
@@ -43,6 +47,7 @@ def pretraining_dataset(
     segment_aware: bool = False,
     num_steps: int | None = None,
     with_words: bool = False,
+    batch_by_length: bool = False,
 ) -> tf.data.Dataset:
     """Batches of masked rows for `SpanBertPretrainer.fit`.
 
@@ -52,9 +57,15 @@ def pretraining_dataset(
     is read once, in the order of its files, always with the same masks; its last batch is filled up
     with empty rows of weight 0.
 
+    With `batch_by_length`, batches of the training split have rows of similar length. They have at
+    most 8 widths, and about as many positions as `batch_size` rows of the full length (`buckets`).
+    Each record is in one batch of an epoch; the last batch is filled up with empty rows of weight
+    0. The masks of a record are the same as without. If all rows need the full length, so are the
+    batches.
+
     Args:
         directory: what `spanbert-tf prepare pretraining` wrote.
-        batch_size: B, rows of the global batch.
+        batch_size: B, rows of the global batch; with `batch_by_length`, those of the full length.
         masking: a scheme's name, a dict of the fields of `MaskingOptions`, or `MaskingOptions`.
         split: `"train"` or `"validation"`.
         seed: seed of the order and of the masks.
@@ -64,11 +75,13 @@ def pretraining_dataset(
         num_steps: batches of the training split from the first masking rate to the last one, if
             `masking` has two.
         with_words: whether to add `starts_word`, which no model takes.
+        batch_by_length: whether to batch records of similar length.
 
     Returns:
-        A data set of dicts with static shapes: `token_ids`, `segment_ids`, `padding_mask` (int32
-        [B, S]); `mask_positions`, `mask_ids`, `span_left_positions`, `span_right_positions`,
-        `span_offsets` (int32 [B, K]); `mask_weights`, `span_weights` (float32 [B, K]); for pairs
+        A data set of dicts, with static shapes unless `batch_by_length`: `token_ids`,
+        `segment_ids`, `padding_mask` (int32 [B, S]); `mask_positions`, `mask_ids`,
+        `span_left_positions`, `span_right_positions`, `span_offsets` (int32 [B, K]);
+        `mask_weights`, `span_weights` (float32 [B, K]); for pairs
         `next_sentence_labels` (int32 [B]); if `segment_aware`, `paragraph_indices`,
         `sentence_indices`, `token_indices` (int32 [B, S]); if `with_words`, `starts_word` (bool
         [B, S]), whether a position starts a word or is none of a word.
@@ -95,13 +108,6 @@ def pretraining_dataset(
     if first_batch and split != "train":
         raise BadInputError(f"first_batch: {first_batch} of the {split} split; use skip() instead")
     files = manifest.files(directory, split)
-    if split == "train":
-        first_record = first_batch * batch_size
-        chunks = training_chunks(files, manifest.num_records(split), seed, first_record)
-    else:
-        missing = -manifest.num_records(split) % batch_size
-        fill = tf.data.Dataset.from_tensors(_empty_record(manifest)).repeat(missing)
-        chunks = evaluation_chunks(files, fill)
     pipeline = PretrainingPipeline(
         directory,
         manifest,
@@ -111,10 +117,82 @@ def pretraining_dataset(
         num_steps=num_steps if is_scheduled else None,
         with_words=with_words,
     )
+    plan = None
+    if batch_by_length and split == "train":
+        plan = LengthPlan.of(directory, manifest, batch_size)
+    if plan is not None:
+        batches = plan.batches(seed, first_batch).prefetch(1)
+        mask_part = functools.partial(pipeline.mask_bucket, plan.buckets)
+        if not is_scheduled:
+            return computed_ahead(batches, mask_part)
+        return computed_ahead(
+            batches.enumerate(first_batch), lambda step, part: mask_part(*part, step)
+        )
+    if split == "train":
+        first_record = first_batch * batch_size
+        chunks = training_chunks(files, manifest.num_records(split), seed, first_record)
+    else:
+        missing = -manifest.num_records(split) % batch_size
+        fill = tf.data.Dataset.from_tensors(_empty_record(manifest)).repeat(missing)
+        chunks = evaluation_chunks(files, fill)
     batches = chunks.map(pipeline.parse).prefetch(1).rebatch(batch_size, drop_remainder=True)
     if not is_scheduled:
         return computed_ahead(batches, pipeline.mask)
     return computed_ahead(batches.enumerate(first_batch), pipeline.mask_for_step)
+
+
+class LengthPlan(NamedTuple):
+    """How the training records are batched by length.
+
+    Attributes:
+        files: paths of the shards.
+        lengths: int32 [records], word pieces of each record.
+        buckets: widths of the batches in positions, and their rows.
+        num_special: special tokens of a row.
+        fill: a serialized record without text.
+    """
+
+    files: list[str]
+    lengths: np.ndarray
+    buckets: Buckets
+    num_special: int
+    fill: bytes
+
+    @classmethod
+    def of(
+        cls, directory: str, manifest: PretrainingManifest, batch_size: int
+    ) -> "LengthPlan | None":
+        """Reads the lengths of the records; `None` if all rows need the full length.
+
+        Raises:
+            BadInputError: the lengths are missing or not those of the records.
+        """
+        lengths = manifest.lengths(directory, "train")
+        num_special = manifest.sequence_length - manifest.num_places
+        buckets = constant_tokens(
+            lengths + num_special, batch_size=batch_size, sequence_length=manifest.sequence_length
+        )
+        if buckets.widths.tolist() == [manifest.sequence_length]:
+            return None
+        files = manifest.files(directory, "train")
+        return cls(files, lengths, buckets, num_special, _empty_record(manifest))
+
+    @property
+    def num_batches(self) -> int:
+        """Batches of an epoch."""
+        return self.buckets.num_batches(self.lengths + self.num_special)
+
+    def batches(self, seed: int, first_batch: int) -> tf.data.Dataset:
+        """Batches of serialized records; see `length_batches`."""
+        widths_of_text = self.buckets.widths - self.num_special
+        return length_batches(
+            self.files,
+            self.lengths,
+            Buckets(widths_of_text, self.buckets.sizes),
+            fill=self.fill,
+            seed=seed,
+            first_batch=first_batch,
+        )
 
 
 class PretrainingPipeline:
@@ -143,15 +221,17 @@ class PretrainingPipeline:
         )
         self._spans = options.chosen_scheme.spans
         self._span_features = manifest.span_features(self._spans, options.scheme, directory)
-        self._num_slots = options.num_slots(manifest.sequence_length, manifest.num_blocks)
 
     @tf.autograph.experimental.do_not_convert  # plain operations; conversion only costs time
     def parse(self, serialized: tf.Tensor, epochs: tf.Tensor) -> tuple[ParsedRecords, tf.Tensor]:
         """Parses records, string [W]; their epochs, int64 [W], are returned as they are."""
+        return self._parse(serialized), epochs
+
+    def _parse(self, serialized: tf.Tensor, num_places: int | None = None) -> ParsedRecords:
         position_lists = POSITION_LISTS if self._segment_aware else ()
         word_list = SPAN_LISTS[WORDS] if self._manifest.has_words else ()
         list_names = dict.fromkeys((*self._span_features, *word_list, *position_lists))
-        return parse_records(serialized, self._manifest, tuple(list_names)), epochs
+        return parse_records(serialized, self._manifest, tuple(list_names), num_places)
 
     @tf.autograph.experimental.do_not_convert
     def mask_for_step(
@@ -171,12 +251,46 @@ class PretrainingPipeline:
         if self._with_words:
             features["starts_word"] = starts_word
         record_ids = records.scalars[RECORD_ID]
+        width = blocks.token_ids.shape[1]
+        num_slots = self._options.num_slots(width, self._manifest.num_blocks)
         features |= self._masker(
-            blocks, epochs, record_ids, self._num_slots, annotated, step, starts_word
+            blocks, epochs, record_ids, num_slots, annotated, step, starts_word
         )
         if self._segment_aware:
             features |= segment_aware_indices(records)
         return features
+
+    @tf.autograph.experimental.do_not_convert
+    def mask_bucket(
+        self,
+        buckets: Buckets,
+        bucket: tf.Tensor,
+        serialized: tf.Tensor,
+        epochs: tf.Tensor,
+        step: tf.Tensor | None = None,
+    ) -> dict[str, tf.Tensor]:
+        """Parses and masks a batch of records of similar length.
+
+        The graph has a part for each width, whose shapes are static.
+
+        Args:
+            buckets: widths and rows of the batches.
+            bucket: number of the batch's width, int64 [].
+            serialized: the records, string [B].
+            epochs: their epochs, int64 [B].
+            step: the step, if the masking rate changes.
+        """
+
+        def of_width(width: int, size: int) -> dict[str, tf.Tensor]:
+            num_places = width - 1 - self._manifest.num_blocks
+            records = self._parse(tf.ensure_shape(serialized, [size]), num_places)
+            return self.mask(records, tf.ensure_shape(epochs, [size]), step)
+
+        shapes = zip(buckets.widths.tolist(), buckets.sizes.tolist(), strict=True)
+        branches = [functools.partial(of_width, *shape) for shape in shapes]
+        if len(branches) == 1:
+            return branches[0]()
+        return tf.switch_case(tf.cast(bucket, tf.int32), branches)
 
 
 def _empty_record(manifest: PretrainingManifest) -> bytes:

@@ -65,7 +65,10 @@ def scalar_names(manifest: PretrainingManifest) -> tuple[str, ...]:
 
 
 def parse_records(
-    serialized: tf.Tensor, manifest: PretrainingManifest, list_names: tuple[str, ...] = ()
+    serialized: tf.Tensor,
+    manifest: PretrainingManifest,
+    list_names: tuple[str, ...] = (),
+    num_places: int | None = None,
 ) -> ParsedRecords:
     """Parses a batch of pre-training records.
 
@@ -73,11 +76,12 @@ def parse_records(
         serialized: string [B], `tf.train.Example`s.
         manifest: description of the records.
         list_names: the lists to parse besides the token ids.
+        num_places: N; by default that of the longest record that the description allows.
     """
     names = scalar_names(manifest)
     stored = manifest.stored()
     wanted = {name: stored[name] for name in (*names, TOKEN_IDS, *list_names)}
-    parsed = parse_examples(serialized, wanted, manifest.num_places)
+    parsed = parse_examples(serialized, wanted, num_places or manifest.num_places)
     token_ids, lengths = parsed.pop(TOKEN_IDS)
     return ParsedRecords(
         token_ids,

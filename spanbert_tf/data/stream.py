@@ -9,8 +9,13 @@ Records travel in chunks of thousands, so that reading and parsing them costs a 
 them: one by one, unbatching and batching alone would cost as much as parsing.
 """
 
+from collections.abc import Callable, Sequence
+
+import numpy as np
 import tensorflow as tf
 
+from spanbert_tf.data.buckets import FILLER, Buckets
+from spanbert_tf.data.tfrecords import load_lengths
 from spanbert_tf.masking.random_bits import Stream, random_bits, row_keys
 
 # Records that are permuted together, 8 MB at 512 tokens. `prepare` wrote the records in a random
@@ -42,13 +47,8 @@ def training_chunks(
     first_chunk, first_in_chunk = divmod(first_in_epoch, SHUFFLE_CHUNK)
 
     def epoch_chunks(epoch: tf.Tensor) -> tf.data.Dataset:
-        names = _permute(tf.constant(files), seed, epoch, tf.constant(_FILE_ORDER, tf.int64))
-        records = tf.data.Dataset.from_tensor_slices(names).interleave(
-            tf.data.TFRecordDataset, cycle_length=_FILES_AT_ONCE, block_length=_FILE_BLOCK
-        )
         is_first = epoch == first_epoch
-        records = records.apply(tf.data.experimental.assert_cardinality(num_records))
-        chunks = records.batch(SHUFFLE_CHUNK).enumerate()
+        chunks = _chunks_in_order(tf.data.TFRecordDataset, files, num_records, seed, epoch)
         return chunks.skip(tf.where(is_first, tf.constant(first_chunk, tf.int64), 0)).map(
             lambda chunk, serialized: permute_chunk(epoch, chunk, serialized)
         )
@@ -56,7 +56,7 @@ def training_chunks(
     def permute_chunk(
         epoch: tf.Tensor, chunk: tf.Tensor, serialized: tf.Tensor
     ) -> tuple[tf.Tensor, tf.Tensor]:
-        serialized = _permute(serialized, seed, epoch, chunk)  # [W]
+        (serialized,) = _permute([serialized], seed, epoch, chunk)  # [W]
         is_first = (epoch == first_epoch) & (chunk == first_chunk)
         serialized = serialized[tf.where(is_first, first_in_chunk, 0) :]
         return serialized, tf.fill(tf.shape(serialized), epoch)
@@ -64,12 +64,121 @@ def training_chunks(
     return tf.data.Dataset.range(first_epoch, tf.int64.max).flat_map(epoch_chunks)
 
 
-def _permute(values: tf.Tensor, seed: int, epoch: tf.Tensor, chunk: tf.Tensor) -> tf.Tensor:
+def length_batches(
+    files: list[str],
+    lengths: np.ndarray,
+    buckets: Buckets,
+    *,
+    fill: bytes,
+    seed: int,
+    first_batch: int,
+) -> tf.data.Dataset:
+    """Batches of records of similar length, epoch after epoch without end.
+
+    The records of an epoch come in the order of `training_chunks` and fill `buckets`. A resumed run
+    reads those of its first epoch from the beginning, and decodes none of them.
+
+    Args:
+        files: TFRecord files, in a fixed order, with the files of their lengths beside them.
+        lengths: int [records], the tokens of all records.
+        buckets: the widths, here as the tokens of text that a row holds.
+        fill: the serialized record that fills up the last batch of an epoch.
+        seed: as for `training_chunks`.
+        first_batch: how many batches of the stream to pass over.
+
+    Returns:
+        A data set of (int64 [], the number of the bucket; string [B], serialized records; int64
+        [B], their epoch), where B is the size of the bucket. Errors are those of `training_chunks`.
+    """
+    first_epoch, first_in_epoch = divmod(first_batch, buckets.num_batches(lengths))
+    nothing = (tf.constant([], tf.string), tf.constant([], tf.int32))
+
+    def read(file: tf.Tensor) -> tf.data.Dataset:
+        stored = tf.numpy_function(
+            lambda path: load_lengths(path.decode()).astype("int32"), [file], tf.int32
+        )
+        stored.set_shape([None])
+        records = tf.data.TFRecordDataset(file)
+        return tf.data.Dataset.zip(records, tf.data.Dataset.from_tensor_slices(stored))
+
+    @tf.autograph.experimental.do_not_convert
+    def fill_buckets(
+        left: tuple[tf.Tensor, tf.Tensor], come: tuple[tf.Tensor, ...]
+    ) -> tuple[tuple[tf.Tensor, ...], tuple[tf.Tensor, ...]]:
+        """Adds a chunk of records to those that were left, and takes whole batches away."""
+        serialized, lengths = (
+            tf.concat([one, other], axis=0) for one, other in zip(left, come, strict=False)
+        )
+        rows, chosen, rest = tf.numpy_function(
+            lambda lengths, is_end: tuple(
+                buckets.fill(buckets.of_lengths(lengths), is_end=bool(is_end))
+            ),
+            [lengths, come[2]],
+            (tf.int64, tf.int64, tf.int64),
+        )
+        for numbers in (rows, chosen, rest):
+            numbers.set_shape([None])
+        with_fill = tf.concat([serialized, [fill]], axis=0)
+        taken = tf.gather(with_fill, tf.where(rows == FILLER, tf.size(serialized, tf.int64), rows))
+        return (tf.gather(serialized, rest), tf.gather(lengths, rest)), (taken, chosen)
+
+    def cut(taken: tf.Tensor, chosen: tf.Tensor) -> tf.data.Dataset:
+        sizes = tf.gather(tf.constant(buckets.sizes), chosen)
+        ends = tf.cumsum(sizes)
+        parts = tf.data.Dataset.from_tensor_slices((chosen, ends - sizes, ends))
+        return parts.map(lambda bucket, begin, end: (bucket, taken[begin:end]))
+
+    def epoch_batches(epoch: tf.Tensor) -> tf.data.Dataset:
+        def permute_chunk(chunk: tf.Tensor, values: tuple) -> tuple[tf.Tensor, ...]:
+            return (*_permute(values, seed, epoch, chunk), tf.constant(False))
+
+        chunks = _chunks_in_order(read, files, len(lengths), seed, epoch).map(permute_chunk)
+        chunks = chunks.concatenate(tf.data.Dataset.from_tensors((*nothing, True)))
+        filled = chunks.scan(nothing, fill_buckets)
+        num_passed = tf.where(epoch == first_epoch, tf.constant(first_in_epoch, tf.int64), 0)
+        batches = filled.flat_map(cut).skip(num_passed)
+        return batches.map(
+            lambda bucket, serialized: (bucket, serialized, tf.fill(tf.shape(serialized), epoch))
+        )
+
+    return tf.data.Dataset.range(first_epoch, tf.int64.max).flat_map(epoch_batches)
+
+
+def _chunks_in_order(
+    read: Callable[[tf.Tensor], tf.data.Dataset],
+    files: list[str],
+    num_records: int,
+    seed: int,
+    epoch: tf.Tensor,
+) -> tf.data.Dataset:
+    """The records of an epoch in numbered chunks: files and chunks in their order, not records.
+
+    Args:
+        read: the data set of a file.
+        files: as for `training_chunks`.
+        num_records: as well.
+        seed: as well.
+        epoch: int64 [].
+    """
+    (names,) = _permute([tf.constant(files)], seed, epoch, tf.constant(_FILE_ORDER, tf.int64))
+    records = tf.data.Dataset.from_tensor_slices(names).interleave(
+        read, cycle_length=_FILES_AT_ONCE, block_length=_FILE_BLOCK
+    )
+    records = records.apply(tf.data.experimental.assert_cardinality(num_records))
+    return records.batch(SHUFFLE_CHUNK).enumerate()
+
+
+def _permute(
+    values: Sequence[tf.Tensor], seed: int, epoch: tf.Tensor, chunk: tf.Tensor
+) -> list[tf.Tensor]:
+    """Brings lists of equal length [W] into one random order."""
     keys = row_keys(seed, epoch, chunk)[tf.newaxis]  # [1]; the chunk in place of a record
-    bits = random_bits(keys, Stream.ORDER, tf.range(tf.size(values))[tf.newaxis])[0]  # [W]
+    counters = tf.range(tf.size(values[0]))[tf.newaxis]
+    bits = random_bits(keys, Stream.ORDER, counters)[0]  # [W]
     # A bit less, so that the order of unsigned numbers is that of signed ones.
     halved = tf.cast(tf.bitwise.right_shift(bits, tf.constant(1, tf.uint64)), tf.int64)
-    return tf.gather(values, tf.argsort(halved, stable=True))
+    order = tf.argsort(halved, stable=True)
+    return [tf.gather(one, order) for one in values]
 
 
 def evaluation_chunks(files: list[str], fill: tf.data.Dataset) -> tf.data.Dataset:

@@ -224,9 +224,10 @@ def lengths_path(records_path: str) -> str:
     return f"{os.path.splitext(records_path)[0]}.lengths.npy"
 
 
-def save_lengths(records_path: str, lengths: Sequence[int]) -> None:
-    """Writes the lengths of the rows of a file, in tokens."""
-    np.save(lengths_path(records_path), np.array(lengths, "<i4"))
+def save_lengths(path: str, lengths: Sequence[int]) -> None:
+    """Writes the lengths of the rows of a file, in tokens, to a file of that path."""
+    with open(path, "wb") as file:
+        np.save(file, np.array(lengths, "<i4"))
 
 
 def load_lengths(records_path: str) -> np.ndarray:

@@ -5,14 +5,16 @@ import functools
 import os
 from typing import Any
 
+import numpy as np
 import tensorflow as tf
 
 from spanbert_tf.config import PretrainingConfig
 from spanbert_tf.data import pretraining_dataset
 from spanbert_tf.data.manifest import RECORD_ID, PretrainingManifest
+from spanbert_tf.data.pretraining import LengthPlan
 from spanbert_tf.data.rows import parse_records
 from spanbert_tf.data.stream import training_chunks
-from spanbert_tf.errors import BadInputError
+from spanbert_tf.errors import BadInputError, ConfigurationError
 from spanbert_tf.training.devices import Devices
 
 
@@ -81,6 +83,30 @@ def tokens_per_row(manifest: PretrainingManifest) -> float:
     return text_tokens + special_tokens
 
 
+def steps_per_epoch(config: PretrainingConfig, manifest: PretrainingManifest, data: str) -> float:
+    """Returns the number of batches that have all training records once."""
+    plan = _length_plan(config, manifest, data)
+    if plan is not None:
+        return plan.num_batches
+    return manifest.num_records("train") / config.training.batch_size
+
+
+def tokens_per_step(config: PretrainingConfig, manifest: PretrainingManifest, data: str) -> float:
+    """Returns the mean number of tokens of a batch, with special tokens, without padding."""
+    num_tokens = tokens_per_row(manifest) * manifest.num_records("train")
+    return num_tokens / steps_per_epoch(config, manifest, data)
+
+
+def _length_plan(
+    config: PretrainingConfig, manifest: PretrainingManifest, data: str
+) -> LengthPlan | None:
+    """Returns how the training records are batched by length; `None` if they are not."""
+    training = config.training
+    if not training.batch_by_length:
+        return None
+    return LengthPlan.of(data, manifest, training.batch_size)
+
+
 @dataclasses.dataclass(frozen=True)
 class RunDatasets:
     """The data sets of a run.
@@ -97,6 +123,30 @@ class RunDatasets:
     manifest: PretrainingManifest
     devices: Devices
 
+    def check_batches(self) -> None:
+        """Checks that the devices can share the batches of records of similar length.
+
+        Raises:
+            BadInputError: the lengths of the records are missing or damaged.
+            ConfigurationError: a batch has a number of rows that the devices cannot share.
+        """
+        plan = _length_plan(self.config, self.manifest, self.data)
+        if plan is None:
+            return
+        setting = "training.batch_by_length"
+        if self.devices.are_tpu:
+            raise ConfigurationError(
+                f"{setting}: TensorFlow on a TPU needs batches of one shape; set {setting}=false, "
+                "or train on JAX"
+            )
+        num_replicas = self.devices.num_replicas
+        if np.any(plan.buckets.sizes % num_replicas):
+            raise ConfigurationError(
+                f"{setting}: batches of {', '.join(map(str, plan.buckets.sizes))} rows cannot be "
+                f"shared equally by {num_replicas} devices; set a training.batch_size with "
+                f"{4 * num_replicas} as a divisor, a power of two devices, or {setting}=false"
+            )
+
     def training(self, first_batch: int) -> tf.data.Dataset:
         """Returns the endless training batches from the batch of index `first_batch` on."""
         training = self.config.training
@@ -107,6 +157,7 @@ class RunDatasets:
             seed=training.seed,
             first_batch=first_batch,
             num_steps=training.schedule_steps,
+            batch_by_length=training.batch_by_length,
         )
         return self.devices.for_workers(batches)
 
@@ -128,12 +179,16 @@ class RunDatasets:
         manifest = self.manifest
         training = self.config.training
         files = manifest.files(self.data, "train")
-        first_record = index * training.batch_size
-        chunks = training_chunks(files, manifest.num_records("train"), training.seed, first_record)
-        ids = chunks.map(
-            lambda serialized, _: parse_records(serialized, manifest).scalars[RECORD_ID]
-        )
-        batch_ids = set(next(ids.rebatch(training.batch_size).as_numpy_iterator()).tolist())
+        plan = _length_plan(self.config, manifest, self.data)
+        if plan is not None:
+            batches = plan.batches(training.seed, index).map(lambda _, serialized, __: serialized)
+        else:
+            first_record = index * training.batch_size
+            num_records = manifest.num_records("train")
+            chunks = training_chunks(files, num_records, training.seed, first_record)
+            batches = chunks.map(lambda serialized, _: serialized).rebatch(training.batch_size)
+        ids = parse_records(next(iter(batches)), manifest).scalars[RECORD_ID]
+        batch_ids = set(ids.numpy().tolist())
         return [os.path.basename(path) for path in files if batch_ids & _record_ids(path)]
 
 

@@ -15,7 +15,7 @@ from spanbert_tf.models import SpanBertPretrainer, SpanBertTokenizer
 from spanbert_tf.models.keras_hub_presets import weights_digest
 from spanbert_tf.models.pretraining_heads import LOADED
 from spanbert_tf.presets.pretraining import load_preset_into, save_pretraining_preset
-from spanbert_tf.pretraining.datasets import RunDatasets, check_records
+from spanbert_tf.pretraining.datasets import RunDatasets, check_records, steps_per_epoch
 from spanbert_tf.pretraining.model import (
     begin_at_frequencies,
     begin_with_preset,
@@ -113,6 +113,7 @@ class PretrainingJob(Job[PretrainingConfig]):
     def build(self, devices: Devices) -> SpanBertPretrainer:
         """Builds the data sets, and the pretrainer with its optimizer."""
         self._datasets = RunDatasets(self.config, self._data, self._manifest, devices)
+        self._datasets.check_batches()
         # Made first, since it refuses records without the annotations that the masking needs.
         self._held_out = self._datasets.held_out()
         model = compiled_pretrainer(self.config, self._manifest.vocabulary_size)
@@ -152,13 +153,14 @@ class PretrainingJob(Job[PretrainingConfig]):
         """Describes the steps, the rows of a batch and the epochs."""
         training = self.config.training
         num_records = self._manifest.num_records("train")
-        num_epochs = training.steps * training.batch_size / num_records
+        num_epochs = training.steps / steps_per_epoch(self.config, self._manifest, self._data)
+        by_length = " or of more shorter ones" if training.batch_by_length else ""
         alone = min(training.head_steps, training.steps)
         heads = f", the heads alone in the first {alone:,}" if alone else ""
         return (
             f"{training.steps:,} steps of {training.batch_size:,} rows of "
-            f"{self._manifest.sequence_length}, {num_epochs:,.1f} epochs of {num_records:,} "
-            f"records{heads}"
+            f"{self._manifest.sequence_length}{by_length}, {num_epochs:,.1f} epochs of "
+            f"{num_records:,} records{heads}"
         )
 
     def phases(self, first_step: int) -> Iterable[Phase]:

@@ -33,7 +33,7 @@ from spanbert_tf.models import SpanBertMaskedLM
 from spanbert_tf.presets.extension import tokenizer_to_extend
 from spanbert_tf.presets.preset import Preset
 from spanbert_tf.presets.writing import published_name
-from spanbert_tf.pretraining.datasets import tokens_per_row
+from spanbert_tf.pretraining.datasets import tokens_per_step
 from spanbert_tf.pretraining.job import run_pretraining
 from spanbert_tf.studies.before_and_after import Measure, as_markdown, as_table, describe_help
 from spanbert_tf.studies.held_out_text import (
@@ -296,7 +296,7 @@ def _steps_in(
     keras.backend.clear_session()
     lines = read_metrics(os.path.join(run, METRICS_FILE))
     speed = [line for line in lines if "tokens_per_second" in line][-1]["tokens_per_second"]
-    tokens = config.training.batch_size * tokens_per_row(PretrainingManifest.load(records))
+    tokens = tokens_per_step(config, PretrainingManifest.load(records), records)
     steps = int(_SHARE_OF_HOURS * hours * 3600 * speed / tokens)
     shutil.rmtree(run)
     print_line(f"a step takes {tokens / speed:.2f} s here: {steps:,} steps in {hours:g} hours")

@@ -31,7 +31,7 @@ from spanbert_tf.masking import MaskingOptions
 from spanbert_tf.models import SpanBertBackbone
 from spanbert_tf.models.keras_hub_presets import weights_digest
 from spanbert_tf.presets.preset import Preset, check_tokenizer
-from spanbert_tf.pretraining.datasets import check_records, tokens_per_row
+from spanbert_tf.pretraining.datasets import check_records, tokens_per_step
 from spanbert_tf.pretraining.job import run_pretraining
 from spanbert_tf.training.run_directory import RunDirectory
 
@@ -179,7 +179,7 @@ def compare_systems(
         results.append(result)
     _write_csv(results, os.path.join(output, RESULTS_FILE))
     _plot(results, os.path.join(output, PLOT_FILE))
-    tokens = steps * runs[0][1].training.batch_size * tokens_per_row(manifest)
+    tokens = steps * tokens_per_step(runs[0][1], manifest, data)
     console.print(_table(results, f"{steps:,} steps, {tokens:,.0f} tokens a run"))
     console.print(f"{output}: {RESULTS_FILE}, {PLOT_FILE}, runs/", highlight=False)
     return results

@@ -235,7 +235,8 @@ def _course(config: AnyConfig, seconds: float) -> str:
     """Describes the duration of all steps, or of all epochs over `_ROWS` records."""
     batch_size = config.training.batch_size
     if isinstance(config, PretrainingConfig):
-        return _course_of_steps(config.training.steps, batch_size, seconds)
+        course = _course_of_steps(config.training.steps, batch_size, seconds)
+        return f"{course} or more" if config.training.batch_by_length else course
     if config.training.max_steps is not None:
         return _course_of_steps(config.training.max_steps, batch_size, seconds)
     epochs = config.training.epochs

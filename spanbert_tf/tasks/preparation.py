@@ -13,7 +13,12 @@ import numpy as np
 from spanbert_tf.conversion.converted_presets import converted_preset
 from spanbert_tf.data.manifest import VOCABULARY_FILE, token_id_dtype, vocabulary_hash
 from spanbert_tf.data.records import ROW_TOKEN_IDS, Info, TaskManifest
-from spanbert_tf.data.tfrecords import record_writer, save_lengths, serialize_features
+from spanbert_tf.data.tfrecords import (
+    lengths_path,
+    record_writer,
+    save_lengths,
+    serialize_features,
+)
 from spanbert_tf.files.contents import checksums
 from spanbert_tf.files.output import Output, OutputKind, write_text
 from spanbert_tf.files.text_files import write_json_lines
@@ -235,5 +240,5 @@ def _write_rows(path: str, rows: Iterable[Row], id_dtype: str) -> dict[str, int]
             raw = {name: values.tobytes() for name, values in lists.items()}
             raw[ROW_TOKEN_IDS] = ids.tobytes()
             write(serialize_features(numbers, raw))
-    save_lengths(path, lengths)
+    save_lengths(lengths_path(path), lengths)
     return {"rows": len(lengths), "tokens": sum(lengths)}

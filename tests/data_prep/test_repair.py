@@ -11,6 +11,7 @@ import tensorflow as tf
 from benchmarks.damaged_records import change_record
 from data_prep.repair import repair_records
 from spanbert_tf.data.manifest import TOKEN_IDS, PretrainingManifest
+from spanbert_tf.data.tfrecords import save_lengths
 from spanbert_tf.errors import BadInputError
 
 NUM_RECORDS = 40
@@ -46,6 +47,22 @@ def test_whole_records_stay_as_they_are(directory, tmp_path):
     for path in directory.iterdir():
         if path.name != "dataset_info.json":
             assert (tmp_path / "new" / path.name).read_bytes() == path.read_bytes()
+
+
+@pytest.mark.parametrize("damage", ["missing", "wrong", "no lengths"])
+def test_lengths_are_written_anew(damage, directory, tmp_path):
+    """Records of earlier versions have none."""
+    manifest = PretrainingManifest.load(directory)
+    expected = manifest.lengths(directory, "train")
+    path = directory / "train-00000-of-00002.lengths.npy"
+    path.unlink()
+    if damage == "wrong":
+        save_lengths(str(path), [1, 2, 3])
+    elif damage == "no lengths":
+        path.write_bytes(b"")
+    repaired = repair_records(str(directory), str(tmp_path / "new"))
+    assert repaired == dataclasses.replace(manifest, repaired_from=manifest.digest)
+    assert repaired.lengths(tmp_path / "new", "train").tolist() == expected.tolist()
 
 
 @pytest.mark.parametrize(

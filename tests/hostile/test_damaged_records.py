@@ -27,7 +27,7 @@ from spanbert_tf.data.batches import PackedRows
 from spanbert_tf.data.examples import example_fault
 from spanbert_tf.data.manifest import PretrainingManifest
 from spanbert_tf.data.rows import parse_records
-from spanbert_tf.data.tfrecords import load_lengths, read_records, save_lengths
+from spanbert_tf.data.tfrecords import lengths_path, load_lengths, read_records, save_lengths
 from spanbert_tf.errors import SpanBertError
 from spanbert_tf.files.contents import checksums
 from spanbert_tf.tasks.coreference.dataset import parse_documents
@@ -139,7 +139,7 @@ def test_pretraining_records_are_regular_files(damage, whole, copy):
 
 def test_a_damaged_shard_of_the_right_size_is_named_by_inspect(copy):
     data = copy("pretraining")
-    (shard,) = data.glob("train-*")
+    (shard,) = data.glob("train-*.tfrecord")
     content = bytearray(shard.read_bytes())
     content[20] ^= 1
     shard.write_bytes(content)
@@ -320,7 +320,7 @@ def test_contexts_that_are_shorter_than_their_windows(copy):
 @pytest.mark.parametrize("head", [b"(", b"{'descr': (", b"{'descr': '<i4'}", b"\xff", b"[" * 9000])
 def test_a_damaged_head_of_the_lengths(head, tmp_path):
     rows = tmp_path / "rows.tfrecord"
-    save_lengths(str(rows), [3, 4])
+    save_lengths(lengths_path(str(rows)), [3, 4])
     path = tmp_path / "rows.lengths.npy"
     content = path.read_bytes()
     head = head[: len(content) - 10]

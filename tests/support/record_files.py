@@ -9,6 +9,7 @@ import numpy as np
 import tensorflow as tf
 
 from spanbert_tf.data.manifest import PretrainingManifest, Shard, vocabulary_hash
+from spanbert_tf.data.tfrecords import lengths_path, save_lengths
 
 VOCABULARY = ["[PAD]", "[UNK]", "[CLS]", "[SEP]", "[MASK]"]
 VOCABULARY += [f"word{n}" for n in range(40)] + [f"##piece{n}" for n in range(15)]
@@ -83,8 +84,9 @@ def write_records(
                     writer.write(to_example(record))
             content = (directory / name).read_bytes()
             digest = hashlib.sha256(content).hexdigest()
-            tokens = sum(len(record["token_ids"]) for record in part)
-            shards.append(Shard(name, split, len(part), tokens, digest, len(content)))
+            lengths = [len(record["token_ids"]) for record in part]
+            save_lengths(lengths_path(str(directory / name)), lengths)
+            shards.append(Shard(name, split, len(part), sum(lengths), digest, len(content)))
     counts = np.bincount(
         [token for record in train for token in record["token_ids"]], minlength=len(VOCABULARY)
     )

@@ -117,13 +117,15 @@ def test_the_description_fits_the_files(single, letters_vocabulary):
         == manifest
     )
     assert (output / "vocab.txt").read_text() == pathlib.Path(letters_vocabulary).read_text()
-    names = {shard.file for shard in manifest.shards} | {
-        "dataset_info.json",
-        "unigram_counts.json",
-        "vocab.txt",
-    }
+    files = {shard.file for shard in manifest.shards}
+    lengths = {file.replace(".tfrecord", ".lengths.npy") for file in files}
+    names = {"dataset_info.json", "unigram_counts.json", "vocab.txt"} | files | lengths
     assert {path.name for path in output.iterdir()} == names
     assert not list(output.parent.glob("*.incomplete"))
+    for split in ("train", "validation"):
+        records = written_records.read_records(output, manifest, split)
+        expected = [len(record["token_ids"]) for record in records]
+        assert manifest.lengths(output, split).tolist() == expected
     for shard in manifest.shards:
         assert hashlib.sha256((output / shard.file).read_bytes()).hexdigest() == shard.sha256
         num_records = sum(1 for _ in tf.data.TFRecordDataset(str(output / shard.file)))

@@ -8,15 +8,8 @@ import pytest
 import scipy.stats
 from hypothesis import strategies as st
 
-from spanbert_tf.data import batches as batches_of_rows
-from spanbert_tf.data.batches import (
-    FILLER,
-    MAX_WIDTHS,
-    WIDTH_MULTIPLE,
-    LengthBatches,
-    batch_widths,
-    even_width,
-)
+from spanbert_tf.data.batches import MAX_WIDTHS, LengthBatches, even_width
+from spanbert_tf.data.buckets import FILLER, WIDTH_MULTIPLE, batch_widths
 
 MAX_LENGTH = 203  # no multiple of 8
 lists_of_lengths = st.lists(st.integers(1, MAX_LENGTH), min_size=1, max_size=300)
@@ -62,9 +55,7 @@ def test_widths_are_the_best_ones(lengths, max_widths):
         for widths in itertools.combinations(allowed, count)
         if widths[-1] >= max(lengths)
     )
-    with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(batches_of_rows, "MAX_WIDTHS", max_widths)
-        widths = batch_widths(np.array(lengths), 75).tolist()
+    widths = batch_widths(np.array(lengths), 75, max_widths).tolist()
     assert widths == sorted(set(widths))
     assert set(widths) <= set(allowed)
     assert len(widths) <= max_widths

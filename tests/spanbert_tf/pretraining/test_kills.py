@@ -35,15 +35,25 @@ def _all_variables(run):
 
 
 @pytest.mark.parametrize(
-    ("backend", "num_devices", "precision", "num_kills"),
+    ("backend", "num_devices", "precision", "num_kills", "by_length"),
     [
         # On one device, in float32: `test_killed_run_goes_on_bit_for_bit`.
-        ("tensorflow", 2, "mixed_bfloat16", 2),
-        ("jax", 1, "float32", 2),
+        ("tensorflow", 2, "mixed_bfloat16", 2, "false"),
+        ("tensorflow", 2, "float32", 1, "true"),
+        ("jax", 1, "float32", 2, "false"),
+        ("jax", 1, "float32", 1, "true"),
     ],
 )
 def test_killed_at_random_moments_a_run_ends_with_the_same_bits(
-    backend, num_devices, precision, num_kills, tiny_overrides, tiny_records, tmp_path, monkeypatch
+    backend,
+    num_devices,
+    precision,
+    num_kills,
+    by_length,
+    tiny_overrides,
+    tiny_records,
+    tmp_path,
+    monkeypatch,
 ):
     pytest.importorskip(backend)
     monkeypatch.setenv("KERAS_BACKEND", backend)
@@ -52,6 +62,7 @@ def test_killed_at_random_moments_a_run_ends_with_the_same_bits(
     overrides = [*tiny_overrides, "model.dropout=0.1", f"training.precision={precision}"]
     overrides += ["training.steps=20", "training.checkpoint_every_steps=8"]
     overrides += ["training.log_every=20", "training.evaluate_every=20"]
+    overrides += [f"training.batch_by_length={by_length}"]
     config_file = tmp_path / "config.yaml"
     config_file.write_text(load_config("spanbert_base", overrides).to_yaml())
     start = time.monotonic()

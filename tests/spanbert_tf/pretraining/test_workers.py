@@ -86,13 +86,15 @@ def _await_step(run, step, workers):
         time.sleep(0.05)
 
 
+@pytest.mark.parametrize("by_length", ["false", "true"])
 def test_two_workers_train_what_one_does_also_after_a_preemption(
-    config_file, tiny_records, tmp_path
+    by_length, config_file, tiny_records, tmp_path
 ):
     """One step in each execution alone, four with two workers."""
     alone, shared = tmp_path / "alone", tmp_path / "shared"
     periods = ("log_every", "evaluate_every", "checkpoint_every_steps")
     periods = tuple(f"training.{name}=4" for name in periods)
+    periods += (f"training.batch_by_length={by_length}",)
     run_pretraining(load_config(str(config_file), periods), tiny_records, str(alone))
     # Slow enough to be met in the middle: SIGTERM to one worker stops both at one step.
     loops = (*periods, "training.steps_per_execution=4")
