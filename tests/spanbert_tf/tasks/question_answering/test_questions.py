@@ -479,3 +479,63 @@ def test_gold_answers_of_real_questions_survive(shared_data, tmp_path):
     )
     assert manifest.counts["answers"] == 1190
     assert manifest.counts["round_trips"] >= 0.999 * 1190
+
+
+def chinese_records(tmp_path, context, *golds, language="zh"):
+    """Records about a passage of `北京` in `2008` and `กรุงเทพ`; one question for each answer."""
+    words = ["2008", "##年", "กรุง", "##เทพ", *"北京奥运会在举行。哪"]
+    vocabulary = tmp_path / "vocab.txt"
+    pieces = ["[PAD]", "[UNK]", "[CLS]", "[SEP]", "[MASK]", *words]
+    vocabulary.write_text("".join(f"{piece}\n" for piece in pieces), encoding="utf-8")
+    entries = [
+        entry(str(number), "在哪", (gold, context.index(gold))) for number, gold in enumerate(golds)
+    ]
+    write_questions(
+        read_squad(squad_file(tmp_path, {context: entries})),
+        str(tmp_path / "records"),
+        vocabulary=str(vocabulary),
+        language=language,
+        options=QuestionOptions(sequence_length=64),
+    )
+    records = open_records(str(tmp_path / "records"))
+    answers = {}
+    for x, y in task_dataset(records, batch_size=1, training=False).as_numpy_iterator():
+        start, end = int(y["start_positions"][0]), int(y["end_positions"][0])
+        first = int(x["offset_starts"][0, start])
+        answers[int(x["question_index"][0])] = context[first : int(x["offset_ends"][0, end])]
+    return records, [answers[number] for number in range(len(golds))]
+
+
+def test_answers_that_begin_inside_a_token_take_the_whole_token(tmp_path, capsys):
+    """As in other languages, `08` of `2008` is labelled as `2008`, and none is lost."""
+    context = "北京在2008举行奥运会。กรุงเทพ在北京。"
+    golds = ["北京", "2008", "08", "京在20", "奥运会", "เทพ", "รุงเทพ"]
+    records, found = chinese_records(tmp_path, context, *golds)
+    assert found == ["北京", "2008", "2008", "京在2008", "奥运会", "เทพ", "กรุงเทพ"]
+    counts = records.manifest.counts
+    assert (counts["lost"], counts["found"], counts["round_trips"]) == (0, 7, 4)
+    assert "0 lost; 57.14% come back as the same text from their tokens (3 begin or end inside" in (
+        capsys.readouterr().out
+    )
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("language", ["ar", "de", "hi", "th", "zh"])
+def test_no_answer_of_xquad_is_lost(language, shared_data, tmp_path):
+    path = shared_data / "other_languages" / "qa" / f"xquad.{language}.json.gz"
+    questions = read_squad(str(path))
+    letters = sorted(set("".join(questions.contexts)) - set(" \n\u200b"))
+    pieces = ["[PAD]", "[UNK]", "[CLS]", "[SEP]", "[MASK]", *letters]
+    pieces += [f"##{letter}" for letter in letters]
+    (tmp_path / "vocab.txt").write_text("\n".join(pieces) + "\n", encoding="utf-8")
+    manifest = write_questions(
+        questions,
+        str(tmp_path / "records"),
+        vocabulary=str(tmp_path / "vocab.txt"),
+        language=language,
+        options=QuestionOptions(sequence_length=512),
+    )
+    assert manifest.counts["lost"] == 0
+    assert manifest.counts["found"] == manifest.counts["answers"] == 1190
+    # Each letter is a piece, so that only letters of several characters part an answer's ends.
+    assert manifest.counts["round_trips"] >= 0.99 * 1190
