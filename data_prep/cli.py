@@ -21,8 +21,8 @@ from spanbert_tf.command_line import (
 from spanbert_tf.files.written import print_written
 from spanbert_tf.lazy import import_keras, import_tensorflow, load
 from spanbert_tf.tasks.table import prepare_commands
+from spanbert_tf.text.languages import WordSegmentation
 from spanbert_tf.text.vocabulary import LETTER_COVERAGE, NUM_MARKERS, TextRules
-from spanbert_tf.text.word_segmentation import WordSegmentation
 
 # Other packages add commands through this group of entry points. Each names a `click.Command`.
 ENTRY_POINTS = "spanbert_tf.prepare"

@@ -31,9 +31,8 @@ from spanbert_tf.files.kinds import (
 from spanbert_tf.files.output import OutputKind
 from spanbert_tf.files.paths import check_mounted
 from spanbert_tf.files.text_files import parse_json
-from spanbert_tf.text.languages import LANGUAGES, check_language
+from spanbert_tf.text.languages import LANGUAGES, WordSegmentation, check_language
 from spanbert_tf.text.vocabulary import TextRules, load_vocabulary
-from spanbert_tf.text.word_segmentation import WordSegmentation
 
 DATASET_INFO_FILE = info_file(PRETRAINING_RECORDS)
 UNIGRAM_COUNTS_FILE = "unigram_counts.json"

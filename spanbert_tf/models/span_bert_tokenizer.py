@@ -17,7 +17,7 @@ from keras_hub.src.utils.tensor_utils import preprocessing_function
 
 from spanbert_tf.models.keras_hub_presets import LoadsPresets
 from spanbert_tf.models.span_bert_backbone import SpanBertBackbone
-from spanbert_tf.text.languages import DEFAULT_LANGUAGE
+from spanbert_tf.text.languages import DEFAULT_LANGUAGE, WordSegmentation
 from spanbert_tf.text.tokenization import WordPieceTokenizer
 from spanbert_tf.text.vocabulary import (
     CONTINUATION_PREFIX,
@@ -30,7 +30,6 @@ from spanbert_tf.text.vocabulary import (
     check_vocabulary,
     load_vocabulary,
 )
-from spanbert_tf.text.word_segmentation import WordSegmentation
 
 # Names of attributes in KerasHub, and the tokens.
 _SPECIAL_TOKENS = {

@@ -12,9 +12,8 @@ from spanbert_tf.files.preset import TOKENIZER_CONFIG, TOKENIZER_VOCABULARY, Pre
 from spanbert_tf.files.text_files import check_json_value
 from spanbert_tf.terminal import print_line
 from spanbert_tf.text.casing import advice_on_language
-from spanbert_tf.text.languages import DEFAULT_LANGUAGE, check_language
+from spanbert_tf.text.languages import DEFAULT_LANGUAGE, WordSegmentation, check_language
 from spanbert_tf.text.vocabulary import TextRules, check_case, load_vocabulary
-from spanbert_tf.text.word_segmentation import WordSegmentation
 
 _TOKENIZER = "SpanBertTokenizer"
 _ADVICE = "copy the preset again"

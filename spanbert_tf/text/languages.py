@@ -5,6 +5,11 @@ A code chooses the rule that splits text into sentences, and is kept in records 
 
 import difflib
 import re
+from typing import Literal
+
+# How words are found; see `word_segmentation`. "none": as BERT does, at spaces, punctuation and
+# around each ideograph.
+WordSegmentation = Literal["none", "spaces", "icu", "jieba", "spacy"]
 
 # ISO 639: all languages with a code of two letters, and those of multilingual BERT that have none.
 LANGUAGES = {

@@ -4,13 +4,14 @@ import os
 import re
 import unicodedata
 from collections.abc import Iterable, Sequence
-from typing import Literal, NamedTuple
-
-import numpy as np
+from typing import TYPE_CHECKING, Literal, NamedTuple
 
 from spanbert_tf.errors import BadInputError, MismatchError
 from spanbert_tf.files.contents import refuse_device
 from spanbert_tf.text.languages import DEFAULT_LANGUAGE, check_language
+
+if TYPE_CHECKING:
+    import numpy as np
 
 PAD_TOKEN, UNKNOWN_TOKEN = "[PAD]", "[UNK]"
 START_TOKEN, END_TOKEN, MASK_TOKEN = "[CLS]", "[SEP]", "[MASK]"
@@ -160,8 +161,10 @@ def is_continuation(piece: str) -> bool:
     return piece.startswith(CONTINUATION_PREFIX)
 
 
-def begin_words(vocabulary: Sequence[str]) -> np.ndarray:
+def begin_words(vocabulary: Sequence[str]) -> "np.ndarray":
     """Whether each entry begins a word where nothing else tells words; bool [V]."""
+    import numpy as np  # here, so that --help does not wait for it
+
     return np.array([not is_continuation(piece) for piece in vocabulary], bool)
 
 

@@ -8,19 +8,17 @@ T pieces, W words.
 
 import re
 from collections.abc import Callable, Sequence
-from typing import TYPE_CHECKING, Literal, cast, get_args
+from typing import TYPE_CHECKING, cast, get_args
 
 import numpy as np
 
 from spanbert_tf.errors import ConfigurationError
 from spanbert_tf.files.text_files import without_surrogates
-from spanbert_tf.text.languages import WITHOUT_SPACES
+from spanbert_tf.text.languages import WITHOUT_SPACES, WordSegmentation
 
 if TYPE_CHECKING:
     from spacy.language import Language
 
-# How words are found. "none": as BERT does, at spaces, punctuation and around each ideograph.
-WordSegmentation = Literal["none", "spaces", "icu", "jieba", "spacy"]
 # What does it in each way, for messages.
 _DESCRIPTIONS: dict[WordSegmentation, str] = {
     "none": "BERT's rule",
