@@ -52,6 +52,7 @@ _COUNTS = (
     "training_windows",
     "untrained_questions",
     "cut_questions",
+    "empty_questions",
     "unanswered_questions",
     "unlabelled_questions",
     "found",
@@ -98,7 +99,8 @@ def write_questions(
     Returns:
         The manifest. Its `counts` are:
 
-        - `questions`, `contexts`, `windows`, their `tokens`, and `cut_questions`;
+        - `questions`, `contexts`, `windows`, their `tokens`, `cut_questions`, and
+          `empty_questions`, which have no text;
         - for answers: `answers`, `found`, `repaired`, `lost`, and `round_trips`, the answers whose
           tokens give the same text again;
         - `untrained_questions`: questions whose answers are all lost, or that have no answers while
@@ -174,6 +176,7 @@ class QuestionRows(RowMaker[QuestionAnsweringManifest]):
             passage = passages[question.context_index]
             is_trained = self._is_trained(question, answers[index])
             self.counts["untrained_questions"] += not is_trained
+            self.counts["empty_questions"] += not question.text.strip()
             asked.append(_Asked(index, texts[index], passage, answers[index], is_trained))
         asked.sort(key=lambda question: not question.is_trained)  # stable
         rows = self._packed(asked, self._packer(pieces, sequence_length))
@@ -216,6 +219,9 @@ class QuestionRows(RowMaker[QuestionAnsweringManifest]):
                 f"cut off: the end of {counts['cut_questions']:,} questions, after their first "
                 f"{MAX_QUESTION_TOKENS} tokens"
             )
+        if counts["empty_questions"]:
+            number = counts["empty_questions"]
+            yield f"without text: {number:,} questions, whose rows have the passage alone"
 
     def _answer(
         self, question: Question, passages: Sequence[TokenizedText]

@@ -430,12 +430,25 @@ def test_bad_squad_files(content, words, tmp_path, vocabulary_file):
     assert not (tmp_path / "output").exists()
 
 
+def test_a_question_without_text_has_a_row_of_its_passage(tmp_path, vocabulary_file):
+    """CMRC 2018's trial set has one; its script counts it."""
+    paragraphs = {CONTEXT: [entry("1", "", ("cats", 4)), entry("2", "who?", ("cats", 4))]}
+    manifest, _, rows = prepared(
+        tmp_path, vocabulary_file, squad_file(tmp_path, paragraphs), question_first=True
+    )
+    assert (manifest.counts["empty_questions"], manifest.counts["questions"]) == (1, 2)
+    first, second = (row[0]["token_ids"].tolist() for row in rows)
+    start, end = first[:2]
+    assert second[:1] == [start] and second[-1] == end
+    assert first[2:] == second[second.index(end) + 1 :]  # [CLS] [SEP] passage [SEP]
+
+
 @pytest.mark.parametrize(
     ("paragraphs", "words"),
     [
         ({CONTEXT: [entry("1", "a?"), entry("1", "b?")]}, "question id '1' occurs 2 times"),
         ({"  ": [entry("1", "a?")]}, "question '1': its context is empty"),
-        ({CONTEXT: [entry("1", " ")]}, "question '1': its text is empty"),
+        ({CONTEXT: [entry("1", " ")]}, "the texts of all questions are empty"),
         ({"\u200b\u200b": [entry("1", "a?")]}, "question '1': its context has no tokens"),
     ],
 )
