@@ -90,9 +90,13 @@ def test_a_signature_of_one_output_omits_its_name(client, signatures):
 def test_status_and_metadata(client, exports):
     url = "/v1/models/named_entities"
     status = {"error_code": "OK", "error_message": ""}
-    expected = [{"version": "1", "state": "AVAILABLE", "status": status}]
-    assert right(client.get(url)) == {"model_version_status": expected}
-    assert right(client.get(f"{url}/versions/1")) == {"model_version_status": expected}
+    versions = [{"version": "1", "state": "AVAILABLE", "status": status}]
+    of_openai = {
+        "id": "named_entities", "object": "model", "created": 0, "owned_by": "spanbert_tf"
+    }  # fmt: skip
+    expected = {**of_openai, "model_version_status": versions}
+    assert right(client.get(url)) == expected
+    assert right(client.get(f"{url}/versions/1")) == expected
     found = right(client.get(f"{url}/metadata"))
     assert found["model_spec"] == {
         "name": "named_entities", "signature_name": "", "version": "1"
