@@ -21,6 +21,7 @@ import itertools
 import json
 import math
 import os
+import pathlib
 import platform
 import time
 from collections.abc import Sequence
@@ -28,6 +29,8 @@ from typing import TYPE_CHECKING, NamedTuple
 
 import numpy as np
 
+import data_prep
+import spanbert_tf
 from data_prep.beam.duplicates import count_ranges, find_duplicates, write_hashes
 from data_prep.beam.job import (
     SPILL,
@@ -298,12 +301,17 @@ def _made_from(job: Job, files: Sequence[InputFile]) -> MadeFrom:
 
 
 def _digest(job: Job, made_from: MadeFrom, states: Sequence[tuple[int, int]]) -> str:
-    """A digest of the options, the names, sizes and times of the input, and the versions.
+    """A digest of the options, the names, sizes and times of the input, the versions and the code.
 
-    It does not cover the content of the input and changes of this package between two versions.
+    It does not cover the content of the input.
     """
     content = repr((job.options, made_from, states))
-    return hashlib.sha256(content.encode("utf-8", "surrogateescape")).hexdigest()
+    digest = hashlib.sha256(content.encode("utf-8", "surrogateescape"))
+    for package in (data_prep, spanbert_tf):
+        for directory in package.__path__:
+            for module in sorted(pathlib.Path(directory).rglob("*.py")):
+                digest.update(module.read_bytes())
+    return digest.hexdigest()
 
 
 def _begin_or_go_on(target: Output, job: Job, digest: str) -> None:
@@ -318,8 +326,8 @@ def _begin_or_go_on(target: Output, job: Job, digest: str) -> None:
         return
     if left is not None:
         print_line(
-            f"{target.path}: begins anew, since the command that stopped had other options or "
-            "inputs"
+            f"{target.path}: begins anew, since the command that stopped had other options, "
+            "inputs or code"
         )
     target.create(SPILL, NEW)
     os.chmod(os.path.join(target.aside, SPILL), 0o700)  # it holds text of the input

@@ -130,26 +130,36 @@ def test_a_runner_of_beam_goes_on(expected, corpus, letters_vocabulary, tmp_path
     assert directory_bytes(tmp_path / "records") == expected
 
 
-def changed_option(texts):
+def changed_option(texts, monkeypatch):
     return {"sequence_length": 32}
 
 
-def changed_input(texts):
+def changed_input(texts, monkeypatch):
     (texts / "wiki_02").write_text((texts / "wiki_01").read_text())
     return {}
 
 
-def touched_input(texts):
+def touched_input(texts, monkeypatch):
     os.utime(texts / "wiki_02", (1, 1))
     return {}
 
 
-def missing_input(texts):
+def missing_input(texts, monkeypatch):
     (texts / "wiki_02").unlink()
     return {}
 
 
-@pytest.mark.parametrize("change", [changed_option, changed_input, touched_input, missing_input])
+def changed_code(texts, monkeypatch):
+    folder = texts.parent / "code"
+    folder.mkdir()
+    (folder / "module.py").write_text("CONSTANT = 1\n")
+    monkeypatch.setattr(data_prep, "__path__", [*data_prep.__path__, str(folder)])
+    return {}
+
+
+@pytest.mark.parametrize(
+    "change", [changed_option, changed_input, touched_input, missing_input, changed_code]
+)
 def test_other_work_begins_anew(change, corpus, letters_vocabulary, tmp_path, monkeypatch, capsys):
     texts = shutil.copytree(corpus[0], tmp_path / "texts")
 
@@ -157,12 +167,12 @@ def test_other_work_begins_anew(change, corpus, letters_vocabulary, tmp_path, mo
         write(texts, letters_vocabulary, tmp_path / "records", **others)
 
     kill_at(monkeypatch, data_prep.beam.steps, "read_spill", 1, act)
-    options = change(texts)
+    options = change(texts, monkeypatch)
     act(**options)
     first = capsys.readouterr().out.splitlines()[0]
     assert first == (
-        f"{tmp_path}/records: begins anew, since the command that stopped had other options or "
-        "inputs"
+        f"{tmp_path}/records: begins anew, since the command that stopped had other options, "
+        "inputs or code"
     )
     write(texts, letters_vocabulary, tmp_path / "again", **options)
     assert directory_bytes(tmp_path / "records") == directory_bytes(tmp_path / "again")
