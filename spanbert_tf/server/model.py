@@ -13,9 +13,8 @@ from tensorflow.core.protobuf import saved_model_pb2
 from spanbert_tf.errors import BadInputError, reason
 from spanbert_tf.server.batching import Arrays, Work
 from spanbert_tf.server.errors import RequestError
-from spanbert_tf.server.lengths import TokenCounter
 from spanbert_tf.serving.loading import SAVED_MODEL_FILE, load_export
-from spanbert_tf.tasks.pipeline import Pipeline, RawInputError, input_column
+from spanbert_tf.tasks.pipeline import Pipeline, RawInputError, count_tokens, input_column
 from spanbert_tf.tasks.prediction import load_pipeline
 from spanbert_tf.terminal import print_line
 
@@ -44,7 +43,6 @@ class Model:
             self.signature_protos = _signature_protos(directory)
         except (OSError, ValueError, KeyError) as error:
             raise BadInputError(f"{directory}: cannot be loaded ({reason(error)})") from error
-        self._count_tokens = TokenCounter(self.description)
 
     @property
     def signature_names(self) -> list[str]:
@@ -102,23 +100,32 @@ class Model:
         return Work(signature, inputs, self._longest(inputs), has_fixed_shapes)
 
     def _longest(self, inputs: Arrays) -> int:
-        """Returns the number of tokens of the longest row; texts of a row are added."""
-        widths = [values.shape[1] for values in inputs.values() if values.ndim > 1]
+        """Returns the number of tokens of the longest row."""
         texts = [values for values in inputs.values() if values.dtype == object]
-        if not texts:
-            return max([1, *widths])
-        longest = 1
-        for row in zip(*texts, strict=True):
-            counts = [self._count_tokens(text.decode("utf-8", "replace")) for text in row]
-            longest = max(longest, sum(counts))
+        if texts:
+            return max([1, *self._row_lengths(texts)])
+        widths = [values.shape[1] for values in inputs.values() if values.ndim > 1]
+        return max([1, *widths])
+
+    def _row_lengths(self, texts: Sequence[np.ndarray]) -> list[int]:
+        """Returns the number of tokens that the model reads of each row.
+
+        Args:
+            texts: bytes [N] for each text of a row.
+
+        Raises:
+            RequestError: a row is too long for the task.
+        """
+        lengths = count_tokens(self.description, texts)
         limit = self.pipeline.max_text_tokens
+        longest = max(lengths, default=0)
         if limit is not None and longest > limit:
             raise RequestError(
                 413, f"a text has {longest:,} tokens; {self.pipeline.name} reads {limit:,}"
             )
         if self.pipeline.cuts_texts:
-            return min(longest, self.description.sequence_length)
-        return longest
+            return [min(length, self.description.sequence_length) for length in lengths]
+        return lengths
 
     def raw_works(self, inputs: Sequence[Any]) -> tuple[list[dict], list[Work]]:
         """Checks raw inputs, and makes what a worker computes of each.
@@ -142,11 +149,14 @@ class Model:
         except RawInputError as error:
             raise RequestError(400, str(error)) from error
         specs = self.input_specs(signature)
-        works = []
-        for item in items:
-            columns = {name: _column(item, spec) for name, spec in specs.items()}
-            work = Work(signature, columns, self._longest(columns), is_gathered=True)
-            works.append(work)
+        rows = [{name: _column(item, spec) for name, spec in specs.items()} for item in items]
+        names = [name for name, spec in specs.items() if spec.dtype == tf.string]
+        texts = [np.array([row[name][0] for row in rows], object) for name in names]
+        lengths = self._row_lengths(texts)  # of all inputs at once, since each call takes 0.2 ms
+        works = [
+            Work(signature, row, length, is_gathered=True)
+            for row, length in zip(rows, lengths, strict=True)
+        ]
         return items, works
 
     def answers(self, items: Sequence[dict], outputs: Sequence[Arrays], top_k: int) -> list:

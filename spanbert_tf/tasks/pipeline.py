@@ -327,7 +327,8 @@ class Pipeline(abc.ABC):
                 lengths = [sum(len(item[name]) for name in texts) for item in items]
                 batches = batches_by_length(lengths, batch_size, self.max_characters)
             else:
-                lengths = count_tokens(description, items, texts)
+                columns = [string_tensor([item[name] for item in items]) for name in texts]
+                lengths = count_tokens(description, columns)
                 batches = batches_by_length(lengths, len(items), max_tokens_in_batch)
             answers: list = [None] * len(items)
             for indices in show_progress(batches, len(batches), "batches", doing="predicting"):
@@ -362,20 +363,22 @@ class Pipeline(abc.ABC):
 
 
 def count_tokens(
-    description: Description, items: Sequence[dict], texts: Sequence[str]
+    description: Description, texts: Sequence[tf.Tensor] | Sequence[np.ndarray]
 ) -> list[int]:
     """Counts the word pieces of inputs, with [CLS] and a [SEP] for each text.
 
     Args:
         description: what has the vocabulary.
-        items: the inputs.
-        texts: names of their texts.
+        texts: UTF-8 [N] for each text of an input.
+
+    Returns:
+        The number of each input.
     """
     tokenizer = WordPieceTokenizer.shared(description.vocabulary, description.text_rules)
-    lengths = np.ones(len(items), np.int64)  # [CLS]
-    for name in texts:
-        pieces = tokenizer.tokenize(clean_texts(string_tensor([item[name] for item in items])))
-        lengths += pieces.row_lengths().numpy() + 1
+    lengths: Any = 1  # [CLS]
+    for column in texts:
+        pieces = tokenizer.tokenize(clean_texts(tf.convert_to_tensor(column, tf.string)))
+        lengths = lengths + pieces.row_lengths().numpy() + 1
     return lengths.tolist()
 
 
