@@ -204,7 +204,7 @@ def test_report_shows_each_question(finished, directory, tmp_path):
     assert sorted(numbers) == list(range(1, len(questions) + 1))
     for number, article in zip(numbers, articles, strict=True):
         question = questions[number - 1]
-        passage = re.search(r"<p>(.*)</p>", article, flags=re.DOTALL).group(1)
+        passage = re.search(r"<p[^>]*>(.*)</p>", article, flags=re.DOTALL).group(1)
         context = contexts[question["context_index"]]
         assert html.unescape(re.sub(r"</?mark[^>]*>", "", passage)) == context
         # What is marked as gold, by itself or where the model's answer is, too, is the gold answer;
