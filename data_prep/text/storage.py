@@ -249,7 +249,7 @@ def _translate(wildcard: str) -> str:
         return r"[^/\\]*"
     if wildcard == "?":
         return "."
-    characters = wildcard[1:-1].replace("\\", "\\\\")
+    characters = re.sub(r"[\\\[]", r"\\\g<0>", wildcard[1:-1])
     if characters.startswith("!"):
         return f"[^{characters[1:]}]"
     if characters.startswith("^"):
