@@ -97,11 +97,13 @@ def compute_batch(compute: Compute, batch: Sequence[Work]) -> list[Arrays | Requ
     Returns:
         The outputs for each request, or its error.
     """
-    inputs = {
-        name: np.concatenate([work.inputs[name] for work in batch]) for name in batch[0].inputs
-    }
     try:
+        inputs = {
+            name: np.concatenate([work.inputs[name] for work in batch]) for name in batch[0].inputs
+        }
         outputs = compute(batch[0].signature, inputs)
+    except MemoryError:
+        return [RequestError(503, "not enough memory for this request") for _ in batch]
     except RequestError as error:
         if len(batch) == 1:
             return [error]

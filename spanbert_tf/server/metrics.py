@@ -60,6 +60,9 @@ class Metrics:
         except RequestError as error:
             status = CODES[error.status].grpc
             raise
+        except Exception:
+            status = CODES[500].grpc
+            raise
         finally:
             microseconds = (time.perf_counter() - start) * 1e6
             self._requests.labels(model_name, status).inc()

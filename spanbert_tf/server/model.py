@@ -17,6 +17,7 @@ from spanbert_tf.serving.loading import SAVED_MODEL_FILE, load_export
 from spanbert_tf.tasks.pipeline import Pipeline, RawInputError, count_tokens, input_column
 from spanbert_tf.tasks.prediction import load_pipeline
 from spanbert_tf.terminal import print_line
+from spanbert_tf.text.tokenization import WordPieceTokenizer
 
 DEFAULT_SIGNATURE = "serving_default"
 _SERVE = "serve"  # the tag of graphs that serve
@@ -43,6 +44,9 @@ class Model:
             self.signature_protos = _signature_protos(directory)
         except (OSError, ValueError, KeyError) as error:
             raise BadInputError(f"{directory}: cannot be loaded ({reason(error)})") from error
+        self._tokenizer = WordPieceTokenizer.shared(
+            self.description.vocabulary, self.description.text_rules
+        )
 
     @property
     def signature_names(self) -> list[str]:
@@ -116,7 +120,7 @@ class Model:
         Raises:
             RequestError: a row is too long for the task.
         """
-        lengths = count_tokens(self.description, texts)
+        lengths = count_tokens(self._tokenizer, texts)
         limit = self.pipeline.max_text_tokens
         longest = max(lengths, default=0)
         if limit is not None and longest > limit:

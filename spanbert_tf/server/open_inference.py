@@ -34,6 +34,7 @@ _DATATYPES = {
 # Of the extension for binary tensors: the JSON is followed by the bytes of such tensors.
 _HEAD_LENGTH = "inference-header-content-length"
 _BINARY_SIZE = "binary_data_size"
+_MOST_DIGITS = 20  # Python refuses to read numbers of thousands of digits
 _SIGNATURE = "signature_name"  # a parameter of ours: the protocol knows one signature a model
 
 
@@ -95,7 +96,8 @@ async def infer(request: Request) -> Response:
     with metrics, served.version.used() as version:
         async with body_of(request) as body:
             stated = request.headers.get(_HEAD_LENGTH, str(len(body)))
-            if not stated.isdecimal() or int(stated) > len(body):
+            is_number = stated.isdecimal() and len(stated) <= _MOST_DIGITS
+            if not is_number or int(stated) > len(body):
                 raise RequestError(400, f"the header {_HEAD_LENGTH} states no length of the JSON")
             head, binary = body[: int(stated)], bytes(body[int(stated) :])
             content = await beside(len(body), parse_body, head)
@@ -150,8 +152,10 @@ def _columns(
         size = typed(typed(tensor, "parameters", dict, {}), _BINARY_SIZE, int)
         if size is None:
             data = typed(tensor, "data", list)
+        elif size < 0:
+            raise RequestError(400, f"input {name!r} has {size} bytes")
         else:
-            data, binary = _binary_data(name, binary[: max(size, 0)], specs[name]), binary[size:]
+            data, binary = _binary_data(name, binary[:size], specs[name]), binary[size:]
         columns[name] = _nested(name, tensor, data, specs[name])
     if binary:
         raise RequestError(400, "the body has more bytes than its tensors")

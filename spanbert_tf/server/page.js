@@ -91,7 +91,7 @@ function filledText(text, masks) {
   let letters = Array.from(first);
   const spans = [];
   others.forEach((other, index) => {
-    const best = masks[index][0]?.token_str ?? "[MASK]";
+    const best = masks[index][0]?.token_str.replace(/^##/, "") ?? "[MASK]";
     spans.push({start: letters.length, end: letters.length + Array.from(best).length, note: String(index + 1)});
     letters = letters.concat(Array.from(best), Array.from(other));
   });
@@ -198,22 +198,25 @@ function curl(asked) {
 
 async function ask(event) {
   event?.preventDefault();
+  if (button.disabled) return;
   problem.textContent = "";
   button.disabled = true;
   shown.setAttribute("aria-busy", "true");
   try {
     const input = readInput();
+    const name = model.value, described = describe();
     const inputs = isCompared() ? Object.values(input) : input;
-    const asked = JSON.stringify({model: model.value, inputs, top_k: describe().top_k});
+    const asked = JSON.stringify({model: name, inputs, top_k: described.top_k});
     const headers = {"Content-Type": "application/json"};
     const key = document.getElementById("key");
     if (key) headers.Authorization = `Bearer ${key.value}`;
     document.getElementById("curl").textContent = curl(asked);
     const response = await fetch("/answer", {method: "POST", headers, body: asked});
     const answer = await response.json();
+    if (model.value !== name) return;  // another model was chosen meanwhile
     document.getElementById("json").textContent = JSON.stringify(answer, null, 1);
     if (!response.ok) throw new Error(answer.error);
-    const view = views[describe().task] ?? (() => [element("pre", JSON.stringify(answer))]);
+    const view = views[described.task] ?? (() => [element("pre", JSON.stringify(answer))]);
     shown.replaceChildren(...view(input, answer));
   } catch (error) {
     shown.replaceChildren();

@@ -134,7 +134,7 @@ class FillMask(Pipeline):
         shares = []
         for number, (fillings, other) in enumerate(zip(masks, others, strict=True), start=1):
             name = str(number) if len(masks) > 1 else ""
-            best = fillings[0]["token_str"] if fillings else MASK_TOKEN
+            best = fillings[0]["token_str"].removeprefix("##") if fillings else MASK_TOKEN
             places.append((len(text), len(text) + len(best), name))
             text += best + other
             shares += [(f"{name} {one['token_str']}".strip(), one["score"]) for one in fillings]

@@ -328,7 +328,10 @@ class Pipeline(abc.ABC):
                 batches = batches_by_length(lengths, batch_size, self.max_characters)
             else:
                 columns = [string_tensor([item[name] for item in items]) for name in texts]
-                lengths = count_tokens(description, columns)
+                tokenizer = WordPieceTokenizer.shared(
+                    description.vocabulary, description.text_rules
+                )
+                lengths = count_tokens(tokenizer, columns)
                 batches = batches_by_length(lengths, len(items), max_tokens_in_batch)
             answers: list = [None] * len(items)
             for indices in show_progress(batches, len(batches), "batches", doing="predicting"):
@@ -363,18 +366,17 @@ class Pipeline(abc.ABC):
 
 
 def count_tokens(
-    description: Description, texts: Sequence[tf.Tensor] | Sequence[np.ndarray]
+    tokenizer: WordPieceTokenizer, texts: Sequence[tf.Tensor] | Sequence[np.ndarray]
 ) -> list[int]:
     """Counts the word pieces of inputs, with [CLS] and a [SEP] for each text.
 
     Args:
-        description: what has the vocabulary.
+        tokenizer: the tokenizer of the model.
         texts: UTF-8 [N] for each text of an input.
 
     Returns:
         The number of each input.
     """
-    tokenizer = WordPieceTokenizer.shared(description.vocabulary, description.text_rules)
     lengths: Any = 1  # [CLS]
     for column in texts:
         pieces = tokenizer.tokenize(clean_texts(tf.convert_to_tensor(column, tf.string)))

@@ -176,7 +176,10 @@ def _open_export(version: str) -> _Opened:
         largest = description.top_k
         top_k = min(pipeline.top_k, largest) if top_k is None else top_k
         if not 1 <= top_k <= largest:
-            raise BadInputError(f"{version}: top_k is from 1 to {largest}, as it was exported")
+            raise BadInputError(
+                f"{version}: gives 1 to {largest} predictions, and not {top_k}; export it with "
+                f"--top-k {top_k}"
+            )
         return pipeline.answerer(run, specs, description, top_k)
 
     return _Opened(pipeline.name, description.fields, description.labels, make_answerer)

@@ -11,6 +11,8 @@ import markupsafe
 
 from spanbert_tf.tasks.report import render_answers
 
+_MOST_SHOWN = 20  # answers of a list: a notebook keeps what it shows
+
 
 class View(NamedTuple):
     """What is shown of an answer.
@@ -84,11 +86,16 @@ def shown(answer: Any, view: Callable[[Any], View]) -> Any:
 
 
 def shown_list(answers: list) -> AnswerList:
-    """Returns a list of answers to several inputs that notebooks show."""
+    """Returns a list of answers to several inputs, of which notebooks show the first ones."""
 
     def views() -> list[View]:
-        of_answers = [one.views() for one in answers if isinstance(one, AnswerList | AnswerDict)]
-        return [view for views in of_answers for view in views]
+        first = answers[:_MOST_SHOWN]
+        of_answers = [one.views() for one in first if isinstance(one, AnswerList | AnswerDict)]
+        shown_views = [view for views in of_answers for view in views]
+        num_more = len(answers) - len(first)
+        if shown_views and num_more:
+            shown_views.append(View([markupsafe.Markup(f"… {num_more:,} more")], []))
+        return shown_views
 
     return AnswerList(answers, views)
 

@@ -1,7 +1,7 @@
 """Components of spaCy's pipelines that predict with a preset or an export.
 
-The entry points `spacy_factories` name the factories; spaCy imports this module when a pipeline has
-one of them.
+The entry points `spacy_factories` name the factories. spaCy imports this module with the first
+pipeline of a process, whatever its components are, so the import changes nothing of spaCy's.
 
 `Doc._.coref_clusters` and `Doc._.resolved_text` are read from `Doc.spans`, which spaCy writes to
 disk and hands from process to process.
@@ -24,6 +24,7 @@ from spacy.tokens import Doc, Span
 from spacy.util import filter_spans, minibatch
 
 from spanbert_tf.errors import BadInputError
+from spanbert_tf.files.paths import UNFINISHED
 
 if TYPE_CHECKING:
     from spanbert_tf.tasks.prediction import Predictor
@@ -69,6 +70,8 @@ class SpanBertComponent(Pipe):
         self.model = os.fspath(model)
         self._write = write
         self._options = options
+        if write is _write_clusters:
+            _add_extensions()
 
     def __reduce__(self) -> tuple:
         """Processes that are spawned open the model again."""
@@ -95,8 +98,13 @@ class SpanBertComponent(Pipe):
         """Copies the model into the directory of the component, unless it is named on a hub."""
         target = Path(path) / _MODEL_FOLDER
         is_there = target.exists() and os.path.samefile(self.model, target)
-        if os.path.isdir(self.model) and not is_there:
-            shutil.copytree(self.model, target, dirs_exist_ok=True)
+        if not os.path.isdir(self.model) or is_there:
+            return
+        copy = Path(path) / f"{_MODEL_FOLDER}{UNFINISHED}"
+        shutil.rmtree(copy, ignore_errors=True)
+        shutil.copytree(self.model, copy)
+        shutil.rmtree(target, ignore_errors=True)  # an earlier model, no file of which may stay
+        copy.rename(target)
 
     def from_disk(
         self, path: str | os.PathLike, *, exclude: Sequence[str] = ()
@@ -140,16 +148,24 @@ def _predict(model: str, task: str, texts: Sequence[str], options: dict[str, Any
     Raises:
         BadInputError: the model cannot be used, or is for another task.
     """
-    predictor = _predictor(model)
+    predictor = _predictor(model, _state(model))
     if predictor.task != task:
         raise BadInputError(f"{model}: is for {predictor.task}, and the component for {task}")
     top_k = len(predictor.labels) if task == "text_classification" else None
     return list(predictor(texts, top_k=top_k, **options))
 
 
+def _state(model: str) -> tuple[int, int]:
+    """Returns what changes when another model is written to the same path."""
+    if not os.path.isdir(model):  # a name on a hub
+        return 0, 0
+    found = os.stat(model)
+    return found.st_ino, found.st_mtime_ns
+
+
 @functools.lru_cache(maxsize=8)
-def _predictor(model: str) -> "Predictor":
-    """Opens a model, once in a process."""
+def _predictor(model: str, state: tuple[int, int]) -> "Predictor":
+    """Opens a model in a state, once in a process."""
     from spanbert_tf.tasks.prediction import Predictor
 
     return Predictor(model)
@@ -208,7 +224,7 @@ def _resolved_text(doc: Doc) -> str:
     clusters = _cluster_spans(doc)
     mentions = [span for spans in clusters for span in spans]
     changes = []
-    for spans in clusters:
+    for spans in filter(None, clusters):
         named = [span for span in spans if any(token.pos_ in ("NOUN", "PROPN") for token in span)]
         first = (named or spans)[0]
         for span in spans:
@@ -228,8 +244,11 @@ def _resolved_text(doc: Doc) -> str:
     return "".join([*parts, doc.text[place:]])
 
 
-for _name, _getter in (("coref_clusters", _clusters), ("resolved_text", _resolved_text)):
-    Doc.set_extension(_name, getter=_getter, force=True)
+def _add_extensions() -> None:
+    """Adds attributes to `Doc._`, but for those that another package has added."""
+    for name, getter in (("coref_clusters", _clusters), ("resolved_text", _resolved_text)):
+        if not Doc.has_extension(name):
+            Doc.set_extension(name, getter=getter)
 
 
 def _factory(

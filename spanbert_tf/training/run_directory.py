@@ -51,7 +51,6 @@ CHANGEABLE = frozenset(
         "training.deterministic",
         "training.initial_encoder_share",
         "prediction.batch_size",
-        "prediction.metric",
     }
 )
 # Settings among them that decide which weights are kept. They cannot change once the run is
@@ -60,7 +59,6 @@ _RESULT_SETTINGS = (
     "training.keep_best",
     "training.best_metric",
     "training.initial_encoder_share",
-    "prediction.metric",
 )
 _FORMAT = 3
 _GRID = "grid."  # the values of a grid, which may be extended later

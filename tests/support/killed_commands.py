@@ -21,8 +21,9 @@ def start(arguments):
     """Starts the command in a process group of its own."""
     child = os.fork()
     if child:
+        os.setpgid(child, child)  # here, too: it may be killed before it has come so far
         return child
-    os.setsid()
+    os.setpgid(0, 0)
     status = 1
     try:
         main(arguments)

@@ -28,7 +28,13 @@ pytestmark = [
     pytest.mark.skipif(sync_api is None, reason="needs Playwright"),
     pytest.mark.skipif(CHROMIUM is None, reason="needs Debian's chromium"),
 ]
-OPTIONS = ["--no-sandbox", "--disable-gpu", "--disable-quic", "--no-first-run"]
+OPTIONS = [
+    "--no-sandbox",
+    "--disable-gpu",
+    "--disable-dev-shm-usage",
+    "--disable-quic",
+    "--no-first-run",
+]
 OPTIONS += ["--disable-background-networking", "--disable-component-update", "--disable-sync"]
 TIMEOUT = 300_000  # milliseconds; of a machine that does much else
 KEY = "0123456789abcdef"
@@ -119,7 +125,7 @@ def ask(page, name, **values):
         page.fill(f"[name='{field.replace('_', ' ')}'], [name='{field}']", value)
     with page.expect_response("**/answer") as response:
         page.keyboard.press("Control+Enter")
-    page.wait_for_function("!document.querySelector('form button').disabled")
+    page.wait_for_function("!document.querySelector('form button:not([type])').disabled")
     return response.value.json()
 
 

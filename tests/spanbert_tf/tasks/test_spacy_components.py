@@ -115,6 +115,44 @@ def test_a_pipeline_on_disk_needs_the_preset_no_more(presets, finder, tmp_path):
     assert [entities(again(text)) for text in TEXTS] == expected
 
 
+def test_a_pipeline_on_disk_has_the_files_of_its_last_model_alone(presets, tmp_path):
+    for name in ("text_classification", "named_entities"):
+        preset = shutil.copytree(presets[name], tmp_path / name)
+        (preset / f"notes-{name}").touch()
+        nlp = pipeline_of("named_entities", str(preset))
+        nlp.to_disk(tmp_path / "pipeline")
+    (model,) = (tmp_path / "pipeline").glob("*/model")
+    assert {path.name for path in model.iterdir()} == {path.name for path in preset.iterdir()}
+
+
+def test_a_model_that_is_written_again_is_opened_again(presets, tmp_path):
+    preset = shutil.copytree(presets["text_classification"], tmp_path / "preset")
+    nlp = pipeline_of("named_entities", str(preset))
+    with pytest.raises(BadInputError, match="is for text_classification"):
+        nlp(SENTENCE)
+    shutil.rmtree(preset)
+    shutil.copytree(presets["named_entities"], preset)
+    assert nlp(SENTENCE).ents
+
+
+OTHERS = """
+import spacy
+from spacy.tokens import Doc
+Doc.set_extension("coref_clusters", default="theirs")
+nlp = spacy.blank("en")  # imports the modules of all entry points
+assert not Doc.has_extension("resolved_text")
+nlp.add_pipe("spanbert_coreference", config={"model": "unused"})
+assert Doc.has_extension("resolved_text")
+assert nlp.make_doc("a text")._.coref_clusters == "theirs"
+"""
+
+
+@pytest.mark.slow
+def test_attributes_of_other_packages_stay():
+    child = subprocess.run([sys.executable, "-c", OTHERS], capture_output=True, text=True)
+    assert child.returncode == 0, child.stderr[-3000:]
+
+
 @pytest.mark.slow
 @pytest.mark.parametrize("kind", ["alone", "fork", "used", "spawn"])
 def test_fresh_processes(kind, finder, tmp_path):
@@ -150,6 +188,7 @@ POS += ["VERB", "PUNCT"]
     ("clusters", "expected"),
     [
         ([], "Ann saw the dog of Bob ; she and its owner left . "),
+        ([[], [(0, 1), (7, 8)]], "Ann saw the dog of Bob ; Ann and its owner left . "),
         ([[(0, 1), (7, 8)]], "Ann saw the dog of Bob ; Ann and its owner left . "),
         # The owner, who holds the possessive pronoun, stays; the pronoun is replaced.
         (
