@@ -166,7 +166,7 @@ def test_the_chief_alone_calls_back_and_what_it_decides_ends_both(
         return (
             [worker.returncode for worker in workers],
             outputs,
-            notes.read_text().split("\n"),
+            notes.read_text().splitlines(),
             steps,
         )
 
