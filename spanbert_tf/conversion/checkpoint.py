@@ -27,6 +27,7 @@ from spanbert_tf.conversion.names import (
 )
 from spanbert_tf.errors import BadInputError, MismatchError
 from spanbert_tf.text.vocabulary import TextRules
+from spanbert_tf.text.word_segmentation import WordSegmentation
 
 BERT_EPSILON = 1e-12  # of LayerNorm in the original code
 BERT_DROPOUT = 0.1  # of the original code; the weights do not show it
@@ -142,6 +143,7 @@ class Checkpoint:
         arrays: name → float32 array, in most cases a `LazyArray`.
         vocabulary: the pieces in the order of their ids.
         text_rules: how text is normalized.
+        word_segmentation: how the preset states that words are found, if it does.
         labels: names of the classes of a text or token classifier; empty for other models.
         is_pair: whether a text classifier reads pairs of texts.
         approximates_gelu: whether the encoder computes the GELU by tanh, as KerasHub's does.
@@ -153,6 +155,7 @@ class Checkpoint:
     arrays: Mapping[str, Array]
     vocabulary: list[str]
     text_rules: TextRules
+    word_segmentation: WordSegmentation | None = None
     labels: tuple[str, ...] = ()
     is_pair: bool = False
     approximates_gelu: bool = False

@@ -88,7 +88,7 @@ def read_huggingface(
         if part is not None:
             arrays = _renamed(arrays, _CLASSIFIER, part)
             labels = _read_labels(config, len(arrays[f"{part}.weight"]), where)
-        yield Checkpoint(path, sizes, arrays, pieces, text_rules, labels)
+        yield Checkpoint(path, sizes, arrays, pieces, text_rules, labels=labels)
 
 
 def _classifier_part(config: dict, arrays: Mapping[str, Array]) -> str | None:

@@ -131,6 +131,7 @@ def read_keras(
         {parameter.name: parameter.lazy() for parameter in parameters},
         tokenizer.get_vocabulary(),
         text_rules,
+        word_segmentation=getattr(tokenizer, "word_segmentation", None),
         labels=model.labels,
         is_pair=model.is_pair,
         approximates_gelu=isinstance(backbone, keras_hub.models.BertBackbone),
@@ -282,7 +283,11 @@ def write_keras(checkpoint: Checkpoint, directory: str, *, overwrite: bool = Fal
     for part in (TOKEN_CLASSIFIER, COREFERENCE):
         if part in found:
             check_absolute(checkpoint, f"a preset with its {part}")
-    tokenizer = SpanBertTokenizer(checkpoint.vocabulary, **checkpoint.text_rules._asdict())
+    tokenizer = SpanBertTokenizer(
+        checkpoint.vocabulary,
+        word_segmentation=checkpoint.word_segmentation,
+        **checkpoint.text_rules._asdict(),
+    )
     backbone = _encoder_of(checkpoint)
     facts = {"Converted from": published_name(checkpoint.path)}
     for part in found:

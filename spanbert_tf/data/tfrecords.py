@@ -230,6 +230,9 @@ def save_lengths(path: str, lengths: Sequence[int]) -> None:
         np.save(file, np.array(lengths, "<i4"))
 
 
+_ADVICE = "`spanbert-tf prepare repair` writes it anew, with a copy of the records"
+
+
 def load_lengths(records_path: str) -> np.ndarray:
     """The lengths of the rows of a file, int32 [rows]."""
     path = lengths_path(records_path)
@@ -237,9 +240,7 @@ def load_lengths(records_path: str) -> np.ndarray:
         with open(path, "rb") as file:
             lengths = np.lib.format.read_array(file, allow_pickle=False)
     except _NO_ARRAY as error:
-        raise BadInputError(
-            f"{path}: cannot be read ({reason(error)}); write the records again"
-        ) from error
+        raise BadInputError(f"{path}: cannot be read ({reason(error)}); {_ADVICE}") from error
     if lengths.ndim != 1 or lengths.dtype.kind != "i":
-        raise BadInputError(f"{path}: is no list of lengths; write the records again")
+        raise BadInputError(f"{path}: is no list of lengths; {_ADVICE}")
     return lengths

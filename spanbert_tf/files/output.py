@@ -272,10 +272,12 @@ class Output:
         """Removes the directory `aside` if it has the mark or is empty.
 
         A command that is killed before it makes the mark, or after it removes the mark, leaves an
-        empty directory. The mark is removed last, so no kill leaves files without it.
+        empty directory. The mark is removed last, so no kill leaves files without it, and the
+        digest of the work first, so no kill leaves it without its files.
         """
         if self._is_marked():
             self._restore_earlier()
+            _remove(os.path.join(self.aside, _WORK))
             for name in os.listdir(self.aside):
                 if name != _MARK:
                     _remove(os.path.join(self.aside, name))

@@ -135,7 +135,8 @@ def run_adapt(
     _note_arguments(output, encoder, text, words=words, steps=steps, hours=hours)
     options = {"num_devices": num_devices, "backend_changed": backend_changed}
     comparisons = [
-        TaskComparison(task, os.path.join(output, _TASKS, task.folder), options) for task in tasks
+        TaskComparison(task, os.path.join(output, _TASKS, task.folder), options, encoder)
+        for task in tasks
     ]
     for comparison in comparisons:
         comparison.prepare("before", encoder)  # a mistake in the files is not told hours later

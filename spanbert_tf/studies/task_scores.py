@@ -14,12 +14,14 @@ from data_prep.cli import prepare
 from spanbert_tf.config import FinetuningConfig
 from spanbert_tf.errors import BadInputError, ConfigurationError, MismatchError
 from spanbert_tf.files.contents import sha256
+from spanbert_tf.files.preset import golden_digest
 from spanbert_tf.studies.before_and_after import Measure
 from spanbert_tf.studies.stages import print_stage
-from spanbert_tf.tasks.finetuning import best_evaluation, run_finetuning
+from spanbert_tf.tasks.finetuning import FinetuningJob, best_evaluation, run_finetuning
 from spanbert_tf.tasks.lookup import open_records
 from spanbert_tf.tasks.table import commands_of_task, load_task, load_task_config
 from spanbert_tf.tasks.text_classification.glue import GLUE_TASKS
+from spanbert_tf.text.chosen_vocabulary import load_vocabulary_of_preset
 from spanbert_tf.training.checkpoints import Best
 from spanbert_tf.training.run_directory import RunDirectory
 
@@ -115,20 +117,26 @@ class TaskComparison:
         directory: gets the records and the runs, in a folder for each encoder. What an earlier call
             has left there is used again if it was made of the same files.
         options: arguments of `run_finetuning`.
+        encoder: preset of the encoder as it was.
 
     Raises:
-        MismatchError: a run there was begun with other files, or by another `prepare` command.
+        MismatchError: a run there was begun with other files or with another encoder, or by another
+            `prepare` command.
     """
 
-    def __init__(self, task: TaskData, directory: str, options: Mapping[str, Any]) -> None:
+    def __init__(
+        self, task: TaskData, directory: str, options: Mapping[str, Any], encoder: str
+    ) -> None:
         self._task = task
         self._directory = directory
         self._options = options
-        self._note_inputs()
+        self._note_inputs(encoder)
 
-    def _note_inputs(self) -> None:
+    def _note_inputs(self, encoder: str) -> None:
         digests = [sha256(_file_of(self._task.directory, part)) for part in _PARTS]
+        _, text_rules = load_vocabulary_of_preset(encoder)
         inputs = {
+            "--preset": f"{golden_digest(encoder)} {text_rules.language}",
             f"--task-data {self._task.name}": " ".join(digests),
             f"--task-prepare {self._task.name}": shlex.join(self._task.command),
         }
@@ -155,6 +163,7 @@ class TaskComparison:
         train, dev = self._records(name)
         _prepare_task(self._task, "train", preset, train)
         _prepare_task(self._task, "dev", preset, dev, training_records=train)
+        FinetuningJob(self._task.config, preset, train, dev)  # checks that all of it fits
 
     def measure(self, encoder: str, result: str) -> Measure | None:
         """Fine-tunes both encoders and returns their scores; `None` if a signal ended a run.
@@ -168,7 +177,7 @@ class TaskComparison:
             print_stage(f"{self._task.name}, {name}")
             self.prepare(name, preset)
             train, dev = self._records(name)
-            run = os.path.join(self._directory, name, _RUN)
+            run = self._run_of(name, preset)
             scores = run_finetuning(
                 self._task.config, preset, train, run, dev, show_next_steps=False, **self._options
             )
@@ -179,6 +188,22 @@ class TaskComparison:
             keras.backend.clear_session()
         before, after = values
         return Measure(f"{self._task.name}: {best.metric}", before, after, best.mode, num_digits=2)
+
+    def _run_of(self, name: str, preset: str) -> str:
+        """Returns the directory of a run, and removes the run of an earlier result that is there.
+
+        There is one after an adaptation whose share of the first weights was changed.
+        """
+        place = os.path.join(self._directory, name)
+        run = os.path.join(place, _RUN)
+        noted = RunDirectory(place)
+        inputs = {"--preset": golden_digest(preset)}
+        try:
+            noted.check_inputs(inputs)
+        except MismatchError:
+            shutil.rmtree(run, ignore_errors=True)
+        noted.write_inputs(inputs)
+        return run
 
     def _records(self, name: str) -> list[str]:
         return [os.path.join(self._directory, name, part) for part in _PARTS]

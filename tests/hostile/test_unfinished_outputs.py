@@ -94,6 +94,22 @@ def test_an_output_is_written_wherever_a_kill_fell(tmp_path, monkeypatch):
     assert kills > 5
 
 
+def test_work_whose_removal_was_killed_does_not_go_on(tmp_path, monkeypatch):
+    output = Output(tmp_path / "records")
+    output.create("spill")
+    output.note_work("digest")
+    (tmp_path / "records.incomplete" / "spill" / "part").touch()
+    assert output.left_work("spill") == "digest"
+
+    def kill(*arguments, **options):
+        raise KeyboardInterrupt
+
+    with monkeypatch.context() as patch, pytest.raises(KeyboardInterrupt):
+        patch.setattr(shutil, "rmtree", kill)
+        output.discard()
+    assert output.left_work("spill") is None
+
+
 @pytest.mark.parametrize("is_link", [False, True])
 def test_what_has_the_name_of_an_unfinished_file_is_left_alone(is_link, tmp_path):
     (tmp_path / "precious").write_text("precious")

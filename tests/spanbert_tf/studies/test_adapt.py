@@ -188,15 +188,21 @@ def test_arguments_can_be_corrected_until_something_was_made_by_them(tmp_path):
 
 
 def test_files_of_a_task_can_be_corrected_until_a_run_was_begun_with_them(folder):
+    encoder = save_encoder(folder / "encoder")
+
     def compare():
         (task,) = read_task_data(["classification_small=topics"], [])
-        return TaskComparison(task, "compared", {})
+        return TaskComparison(task, "compared", {}, encoder)
 
     compare()
     os.makedirs("compared/before/train")
     compare()
     assert os.path.exists("compared/before/train")
     (folder / "topics" / "dev.csv").write_text("text,label\nthe cat,cats\n")
+    compare()
+    assert not os.path.exists("compared/before")
+    os.makedirs("compared/before/train")
+    (folder / "encoder" / "golden.json").write_text("of another encoder")
     compare()
     assert not os.path.exists("compared/before")
     os.makedirs("compared/before/run")
@@ -270,6 +276,12 @@ def test_killed_in_each_stage_it_ends_in_the_same_table_and_bits(headless, capsy
     for preset in ("preset", "before/run/preset", "tasks/tiny/after/run/preset"):
         digests = {golden_digest(f"{output}/{preset}") for output in ("straight", "killed")}
         assert len(digests) == 1, preset
+    # The task is trained again for the preset of another share of the first weights.
+    changed = ["--output", "killed", "--set", "training.initial_encoder_share=0.9"]
+    code, printed = run([*command, *changed], capsys)
+    assert code == 0, printed.err
+    after = "tasks/tiny/after/run/preset"
+    assert golden_digest(f"killed/{after}") != golden_digest(f"straight/{after}")
 
 
 @pytest.mark.slow
