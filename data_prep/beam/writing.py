@@ -23,14 +23,13 @@ import math
 import os
 import pathlib
 import platform
+import sys
 import time
 from collections.abc import Sequence
 from typing import TYPE_CHECKING, NamedTuple
 
 import numpy as np
 
-import data_prep
-import spanbert_tf
 from data_prep.beam.duplicates import count_ranges, find_duplicates, write_hashes
 from data_prep.beam.job import (
     SPILL,
@@ -307,8 +306,8 @@ def _digest(job: Job, made_from: MadeFrom, states: Sequence[tuple[int, int]]) ->
     """
     content = repr((job.options, made_from, states))
     digest = hashlib.sha256(content.encode("utf-8", "surrogateescape"))
-    for package in (data_prep, spanbert_tf):
-        for directory in package.__path__:
+    for package in ("data_prep", "spanbert_tf"):
+        for directory in sys.modules[package].__path__:
             for module in sorted(pathlib.Path(directory).rglob("*.py")):
                 digest.update(module.read_bytes())
     return digest.hexdigest()
