@@ -63,7 +63,7 @@ class TestTextClassification(TaskTests):
     def test_evaluation_imports_no_other_keras(self, finished, material):
         """In a process of its own, as a shell starts it; each of these costs up to seconds."""
         others = {"tf_keras", "official", "torch", "transformers", "apache_beam", *UNUSED}
-        others -= {"sklearn", "pandas"}  # scikit-learn scores, and looks for data frames
+        others -= {"sklearn", "scipy", "pandas"}  # scikit-learn scores, and looks for data frames
         program = (
             "import sys, spanbert_tf.cli\n"
             f"try:\n    spanbert_tf.cli.main({['evaluate', '--preset', finished[0]]!r}"
