@@ -46,7 +46,8 @@ def test_an_export_answers_without_its_preset(served):
 
 def test_an_export_gives_what_was_exported(served):
     _, _, version = served
-    with pytest.raises(BadInputError, match="gives 1 to 2 predictions, and not 3; export it with --top-k 3"):
+    expected = "gives 1 to 2 predictions, and not 3; export it with --top-k 3"
+    with pytest.raises(BadInputError, match=expected):
         Predictor(version)(SENTENCE, top_k=TOP_K + 1)
     with pytest.raises(BadInputError, match="is an export, which has its own precision"):
         Predictor(version, precision="bfloat16")
