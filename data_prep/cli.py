@@ -21,7 +21,7 @@ from spanbert_tf.command_line import (
 from spanbert_tf.files.written import print_written
 from spanbert_tf.lazy import import_keras, import_tensorflow, load
 from spanbert_tf.tasks.table import prepare_commands
-from spanbert_tf.text.languages import WordSegmentation
+from spanbert_tf.text.languages import WITH_ICU_WORDS, WordSegmentation
 from spanbert_tf.text.vocabulary import LETTER_COVERAGE, NUM_MARKERS, TextRules
 
 # Other packages add commands through this group of entry points. Each names a `click.Command`.
@@ -188,7 +188,7 @@ def prepare_vocabulary(input_pattern: Sequence[str], output: str, **others: Any)
     "--word-segmentation",
     type=click.Choice(get_args(WordSegmentation)),
     help="How words are found that masking takes whole. spaces: of text that is segmented already; "
-    "spacy: by --spacy-model.  [default: icu for zh, yue, ja, th, km, lo, my; else none]",
+    f"spacy: by --spacy-model.  [default: icu for {', '.join(WITH_ICU_WORDS)}; else none]",
 )
 @click.option("--validation-fraction", type=click.FloatRange(0, 0.5), default=0.01)
 @click.option(

@@ -59,21 +59,13 @@ def lazy_names(
 
 
 def import_tensorflow() -> None:
-    """Imports TensorFlow, and Keras with it, in a third of the time, for commands.
-
-    The imported objects are excluded from garbage collection, because they live until the process
-    ends and each collection would visit them. The one at the end of a process takes 0.8 seconds.
-    """
+    """Imports TensorFlow, and Keras with it, in a third of the time, for commands."""
     with _light_import(UNUSED):
         import tensorflow  # noqa: F401
-
-        gc.freeze()
 
 
 def import_keras(*, leaves_cards: bool = False) -> None:
     """Imports KerasHub and configures TensorFlow, for commands of the command line.
-
-    The imported objects are excluded from garbage collection, as in `import_tensorflow`.
 
     Args:
         leaves_cards: whether TensorFlow must not reserve the memory of the GPUs, because another
@@ -88,7 +80,6 @@ def import_keras(*, leaves_cards: bool = False) -> None:
             import tensorflow as tf
 
             tf.config.set_visible_devices([], "GPU")
-        gc.freeze()
 
 
 def keep_arithmetic() -> None:
@@ -121,12 +112,18 @@ def import_figure() -> type:
 
 @contextlib.contextmanager
 def _light_import(unused: Sequence[str]) -> Iterator[None]:
-    """Hides packages and collects no garbage while the context lasts."""
+    """Hides packages and collects no garbage while the context lasts.
+
+    What is imported is excluded from garbage collection afterwards, too, because it lives until the
+    process ends and each collection would visit it. The one at the end of a process takes 0.8
+    seconds.
+    """
     is_collecting = gc.isenabled()
     gc.disable()
     try:
         with _hidden(unused):
             yield
+            gc.freeze()
     finally:
         if is_collecting:
             gc.enable()

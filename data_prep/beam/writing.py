@@ -401,25 +401,27 @@ def _cut_files(
         for file in files
         if file.size > cutting.RANGE_BYTES
     }
+    reasons = {file: cutting.why_whole(formats[file], separator) for file in formats}
     to_scan: list[tuple] = []
     for file, text_format in formats.items():
-        if cutting.why_whole(text_format, separator) is None and text_format != "parquet":
+        if reasons[file] is None and text_format != "parquet":
             for start, stop in cutting.ranges_of(file):
                 to_scan.append((len(to_scan), file, text_format, start, stop))
     scans = iter(call(scan_file, "ranges", to_scan) if to_scan else [])
-    parts = []
-    whole = {}
+    parts: list[FilePart] = []
+    whole: dict[InputFile, str] = {}
     for file in files:
+        if file not in formats:
+            parts.append(FilePart(file))
+            continue
         cut = [FilePart(file)]
-        if file in formats:
-            why = cutting.why_whole(formats[file], separator)
-            if why is None and formats[file] == "parquet":
-                cut = cutting.cut_parquet(file)
-            elif why is None:
-                scans_of_file = list(itertools.islice(scans, len(cutting.ranges_of(file))))
-                cut = cutting.cut_file(file, formats[file], scans_of_file)
-            if len(cut) == 1:
-                whole[file] = why or cutting.why_not_cut(formats[file])
+        if reasons[file] is None and formats[file] == "parquet":
+            cut = cutting.cut_parquet(file)
+        elif reasons[file] is None:
+            scans_of_file = list(itertools.islice(scans, len(cutting.ranges_of(file))))
+            cut = cutting.cut_file(file, formats[file], scans_of_file)
+        if len(cut) == 1:
+            whole[file] = reasons[file] or cutting.why_not_cut(formats[file])
         parts += cut
     if whole and is_shared:
         largest = max(whole, key=lambda file: file.size)

@@ -342,6 +342,11 @@ class PretrainingManifest(Manifest):
         """Whether the records tell where words begin."""
         return self.word_segmentation != "none"
 
+    @property
+    def word_lists(self) -> tuple[str, ...]:
+        """Names of the lists that tell words, if the records have them."""
+        return SPAN_LISTS[WORDS] if self.has_words else ()
+
     def stored(self) -> dict[str, Stored]:
         """What each record holds."""
         numbers = {RECORD_ID: Stored("int64"), FIRST_TOKEN_INDEX: Stored("int64")}
@@ -403,7 +408,7 @@ class PretrainingManifest(Manifest):
             raise BadInputError(
                 f"{lengths_path(path)}: is missing, the lengths of the records; {advice}"
             )
-        lengths = load_lengths(path)
+        lengths = load_lengths(path, advice)
         are_counted = len(lengths) == shard.num_records and lengths.sum() == shard.num_tokens
         if not are_counted or np.any((lengths < 1) | (lengths > self.num_places)):
             raise BadInputError(
@@ -473,9 +478,9 @@ class PretrainingManifest(Manifest):
         manifest = super().load(directory)
         paths = [os.path.join(directory, shard.file) for shard in manifest.shards]
         for path, shard in zip(paths, manifest.shards, strict=True):
-            num_bytes = _stated_size(path)
+            num_bytes = _size_of(path)
             if os.path.lexists(lengths_path(path)):
-                _stated_size(lengths_path(path))
+                _size_of(lengths_path(path))
             if check_sizes and num_bytes != shard.num_bytes:
                 raise BadInputError(
                     f"{path}: has {num_bytes} bytes, and {DATASET_INFO_FILE} states "
@@ -571,14 +576,14 @@ def language_of_records(directory: str | os.PathLike) -> str | None:
     return None
 
 
-def _stated_size(path: str) -> int:
+def _size_of(path: str) -> int:
     """Returns the size of a file of records; raises `BadInputError` if it is no regular file."""
     try:
         return regular_size(path)
     except OSError as error:
         raise BadInputError(
-            f"{path}: named in {DATASET_INFO_FILE}, but missing or unreadable; copy it or "
-            "write the records again"
+            f"{path}: belongs to the records, but is missing or unreadable; copy it or write the "
+            "records again"
         ) from error
 
 

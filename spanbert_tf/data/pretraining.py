@@ -15,8 +15,6 @@ from spanbert_tf.data.buckets import Buckets, constant_tokens
 from spanbert_tf.data.manifest import (
     POSITION_LISTS,
     RECORD_ID,
-    SPAN_LISTS,
-    WORDS,
     PretrainingManifest,
 )
 from spanbert_tf.data.rows import (
@@ -122,23 +120,20 @@ def pretraining_dataset(
         plan = LengthPlan.of(directory, manifest, batch_size)
     if plan is not None:
         batches = plan.batches(seed, first_batch).prefetch(1)
-        mask_part = functools.partial(pipeline.mask_bucket, plan.buckets)
-        if not is_scheduled:
-            return computed_ahead(batches, mask_part)
-        return computed_ahead(
-            batches.enumerate(first_batch), lambda step, part: mask_part(*part, step)
-        )
-    if split == "train":
-        first_record = first_batch * batch_size
-        chunks = training_chunks(files, manifest.num_records(split), seed, first_record)
+        mask = functools.partial(pipeline.mask_bucket, plan.buckets)
     else:
-        missing = -manifest.num_records(split) % batch_size
-        fill = tf.data.Dataset.from_tensors(_empty_record(manifest)).repeat(missing)
-        chunks = evaluation_chunks(files, fill)
-    batches = chunks.map(pipeline.parse).prefetch(1).rebatch(batch_size, drop_remainder=True)
+        if split == "train":
+            first_record = first_batch * batch_size
+            chunks = training_chunks(files, manifest.num_records(split), seed, first_record)
+        else:
+            missing = -manifest.num_records(split) % batch_size
+            fill = tf.data.Dataset.from_tensors(_empty_record(manifest)).repeat(missing)
+            chunks = evaluation_chunks(files, fill)
+        batches = chunks.map(pipeline.parse).prefetch(1).rebatch(batch_size, drop_remainder=True)
+        mask = pipeline.mask
     if not is_scheduled:
-        return computed_ahead(batches, pipeline.mask)
-    return computed_ahead(batches.enumerate(first_batch), pipeline.mask_for_step)
+        return computed_ahead(batches, mask)
+    return computed_ahead(batches.enumerate(first_batch), lambda step, part: mask(*part, step))
 
 
 class LengthPlan(NamedTuple):
@@ -147,15 +142,13 @@ class LengthPlan(NamedTuple):
     Attributes:
         files: paths of the shards.
         lengths: int32 [records], word pieces of each record.
-        buckets: widths of the batches in positions, and their rows.
-        num_special: special tokens of a row.
+        buckets: widths of the batches in word pieces, and their rows.
         fill: a serialized record without text.
     """
 
     files: list[str]
     lengths: np.ndarray
     buckets: Buckets
-    num_special: int
     fill: bytes
 
     @classmethod
@@ -174,21 +167,20 @@ class LengthPlan(NamedTuple):
         )
         if buckets.widths.tolist() == [manifest.sequence_length]:
             return None
-        files = manifest.files(directory, "train")
-        return cls(files, lengths, buckets, num_special, _empty_record(manifest))
+        in_pieces = Buckets(buckets.widths - num_special, buckets.sizes)
+        return cls(manifest.files(directory, "train"), lengths, in_pieces, _empty_record(manifest))
 
     @property
     def num_batches(self) -> int:
         """Batches of an epoch."""
-        return self.buckets.num_batches(self.lengths + self.num_special)
+        return self.buckets.num_batches(self.lengths)
 
     def batches(self, seed: int, first_batch: int) -> tf.data.Dataset:
         """Batches of serialized records; see `length_batches`."""
-        widths_of_text = self.buckets.widths - self.num_special
         return length_batches(
             self.files,
             self.lengths,
-            Buckets(widths_of_text, self.buckets.sizes),
+            self.buckets,
             fill=self.fill,
             seed=seed,
             first_batch=first_batch,
@@ -229,16 +221,9 @@ class PretrainingPipeline:
 
     def _parse(self, serialized: tf.Tensor, num_places: int | None = None) -> ParsedRecords:
         position_lists = POSITION_LISTS if self._segment_aware else ()
-        word_list = SPAN_LISTS[WORDS] if self._manifest.has_words else ()
-        list_names = dict.fromkeys((*self._span_features, *word_list, *position_lists))
+        word_lists = self._manifest.word_lists
+        list_names = dict.fromkeys((*self._span_features, *word_lists, *position_lists))
         return parse_records(serialized, self._manifest, tuple(list_names), num_places)
-
-    @tf.autograph.experimental.do_not_convert
-    def mask_for_step(
-        self, step: tf.Tensor, batch: tuple[ParsedRecords, tf.Tensor]
-    ) -> dict[str, tf.Tensor]:
-        """As `mask`, at the rate of a step, int64 [], from 0."""
-        return self.mask(*batch, step)
 
     @tf.autograph.experimental.do_not_convert
     def mask(
@@ -274,15 +259,14 @@ class PretrainingPipeline:
         The graph has a part for each width, whose shapes are static.
 
         Args:
-            buckets: widths and rows of the batches.
+            buckets: widths of the batches in word pieces, and their rows.
             bucket: number of the batch's width, int64 [].
             serialized: the records, string [B].
             epochs: their epochs, int64 [B].
             step: the step, if the masking rate changes.
         """
 
-        def of_width(width: int, size: int) -> dict[str, tf.Tensor]:
-            num_places = width - 1 - self._manifest.num_blocks
+        def of_width(num_places: int, size: int) -> dict[str, tf.Tensor]:
             records = self._parse(tf.ensure_shape(serialized, [size]), num_places)
             return self.mask(records, tf.ensure_shape(epochs, [size]), step)
 

@@ -101,21 +101,19 @@ def length_batches(
         records = tf.data.TFRecordDataset(file)
         return tf.data.Dataset.zip(records, tf.data.Dataset.from_tensor_slices(stored))
 
+    def filled(lengths: np.ndarray, is_end: np.bool_) -> tuple[np.ndarray, ...]:
+        return tuple(buckets.fill(buckets.of_lengths(lengths), is_end=bool(is_end)))
+
     @tf.autograph.experimental.do_not_convert
     def fill_buckets(
         left: tuple[tf.Tensor, tf.Tensor], come: tuple[tf.Tensor, ...]
     ) -> tuple[tuple[tf.Tensor, ...], tuple[tf.Tensor, ...]]:
         """Adds a chunk of records to those that were left, and takes whole batches away."""
+        *come_lists, is_end = come
         serialized, lengths = (
-            tf.concat([one, other], axis=0) for one, other in zip(left, come, strict=False)
+            tf.concat(pair, axis=0) for pair in zip(left, come_lists, strict=True)
         )
-        rows, chosen, rest = tf.numpy_function(
-            lambda lengths, is_end: tuple(
-                buckets.fill(buckets.of_lengths(lengths), is_end=bool(is_end))
-            ),
-            [lengths, come[2]],
-            (tf.int64, tf.int64, tf.int64),
-        )
+        rows, chosen, rest = tf.numpy_function(filled, [lengths, is_end], (tf.int64,) * 3)
         for numbers in (rows, chosen, rest):
             numbers.set_shape([None])
         with_fill = tf.concat([serialized, [fill]], axis=0)

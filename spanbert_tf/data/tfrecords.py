@@ -230,17 +230,22 @@ def save_lengths(path: str, lengths: Sequence[int]) -> None:
         np.save(file, np.array(lengths, "<i4"))
 
 
-_ADVICE = "`spanbert-tf prepare repair` writes it anew, with a copy of the records"
+def load_lengths(records_path: str, advice: str = "write the records again") -> np.ndarray:
+    """The lengths of the rows of a file, int32 [rows].
 
+    Args:
+        records_path: path of the file.
+        advice: what to do if they are damaged.
 
-def load_lengths(records_path: str) -> np.ndarray:
-    """The lengths of the rows of a file, int32 [rows]."""
+    Raises:
+        BadInputError: they cannot be read.
+    """
     path = lengths_path(records_path)
     try:
         with open(path, "rb") as file:
             lengths = np.lib.format.read_array(file, allow_pickle=False)
     except _NO_ARRAY as error:
-        raise BadInputError(f"{path}: cannot be read ({reason(error)}); {_ADVICE}") from error
+        raise BadInputError(f"{path}: cannot be read ({reason(error)}); {advice}") from error
     if lengths.ndim != 1 or lengths.dtype.kind != "i":
-        raise BadInputError(f"{path}: is no list of lengths; {_ADVICE}")
+        raise BadInputError(f"{path}: is no list of lengths; {advice}")
     return lengths

@@ -128,7 +128,8 @@ class RunDatasets:
 
         Raises:
             BadInputError: the lengths of the records are missing or damaged.
-            ConfigurationError: a batch has a number of rows that the devices cannot share.
+            ConfigurationError: a batch has a number of rows that the devices cannot share, or
+                TensorFlow trains on a TPU.
         """
         plan = _length_plan(self.config, self.manifest, self.data)
         if plan is None:
@@ -143,8 +144,9 @@ class RunDatasets:
         if np.any(plan.buckets.sizes % num_replicas):
             raise ConfigurationError(
                 f"{setting}: batches of {', '.join(map(str, plan.buckets.sizes))} rows cannot be "
-                f"shared equally by {num_replicas} devices; set a training.batch_size with "
-                f"{4 * num_replicas} as a divisor, a power of two devices, or {setting}=false"
+                f"shared equally by {num_replicas} devices; train on a power of two of them with a "
+                f"training.batch_size that is a multiple of four times their number, or set "
+                f"{setting}=false"
             )
 
     def training(self, first_batch: int) -> tf.data.Dataset:

@@ -11,7 +11,7 @@ import numpy as np
 import tensorflow as tf
 
 from spanbert_tf.data import pretraining_dataset
-from spanbert_tf.data.manifest import RECORD_ID, SPAN_LISTS, WORDS, PretrainingManifest
+from spanbert_tf.data.manifest import RECORD_ID, PretrainingManifest
 from spanbert_tf.data.rows import pack_rows, parse_records, starts_of_words
 from spanbert_tf.files.figures import save_figure
 from spanbert_tf.lazy import import_figure
@@ -148,7 +148,7 @@ def _drawn_lengths(
     seed: int,
 ) -> tf.Tensor:
     """Counts the words of the first draw of each block with text, int [number of such blocks]."""
-    records = parse_records(serialized, manifest, SPAN_LISTS[WORDS] if manifest.has_words else ())
+    records = parse_records(serialized, manifest, manifest.word_lists)
     _, blocks = pack_rows(records, special)
     words = find_words(blocks, starts_of_words(records, blocks, begins_word))
     record_ids = records.scalars[RECORD_ID]

@@ -5,6 +5,7 @@ pretraining`, `pretrain --config continue`, `prepare TASK` and `finetune`. A sta
 there is left out, and a run that was killed goes on, so the same command finishes what it began.
 """
 
+import functools
 import json
 import os
 import shutil
@@ -139,7 +140,7 @@ def run_adapt(
         for task in tasks
     ]
     for comparison in comparisons:
-        comparison.prepare("before", encoder)  # a mistake in the files is not told hours later
+        comparison.check()  # a mistake in the files is not told hours later
 
     begin_with = encoder
     if words is not None:
@@ -174,11 +175,11 @@ def run_adapt(
 
     print_stage("Before and after")
 
-    def train_head() -> str | None:
-        place = os.path.join(output, _BEFORE)
-        same_records = records if begin_with == encoder else None
-        return _train_head_alone(encoder, text, same_records, place, settings, options)
-
+    same_records = records if begin_with == encoder else None
+    place_before = os.path.join(output, _BEFORE)
+    train_head = functools.partial(
+        _train_head_alone, encoder, text, same_records, place_before, settings, options
+    )
     before, after = [pieces_per_word(held_out, tokenizer) for tokenizer in tokenizers]
     measures = [Measure("pieces a word", before, after, None)]
     if not reads_indices(Preset(result).encoder(load_weights=False).position_embeddings):
@@ -188,7 +189,7 @@ def run_adapt(
             return None
         measures.append(losses)
     for comparison in comparisons:
-        measure = comparison.measure(encoder, result)
+        measure = comparison.measure(result)
         if measure is None:
             return None
         measures.append(measure)

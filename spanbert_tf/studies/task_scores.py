@@ -130,13 +130,14 @@ class TaskComparison:
         self._task = task
         self._directory = directory
         self._options = options
-        self._note_inputs(encoder)
+        self._encoder = encoder
+        self._note_inputs()
 
-    def _note_inputs(self, encoder: str) -> None:
+    def _note_inputs(self) -> None:
         digests = [sha256(_file_of(self._task.directory, part)) for part in _PARTS]
-        _, text_rules = load_vocabulary_of_preset(encoder)
+        _, text_rules = load_vocabulary_of_preset(self._encoder)
         inputs = {
-            "--preset": f"{golden_digest(encoder)} {text_rules.language}",
+            "--preset": f"{golden_digest(self._encoder)} {text_rules.language}",
             f"--task-data {self._task.name}": " ".join(digests),
             f"--task-prepare {self._task.name}": shlex.join(self._task.command),
         }
@@ -149,34 +150,28 @@ class TaskComparison:
             shutil.rmtree(self._directory)  # records of files that have been corrected
         noted.write_inputs(inputs)
 
-    def prepare(self, name: str, preset: str) -> None:
-        """Writes the records of both files for an encoder, unless they are there.
-
-        Args:
-            name: folder of the encoder.
-            preset: its preset.
+    def check(self) -> None:
+        """Writes the records for the encoder as it was, and checks that a run can begin with them.
 
         Raises:
             BadInputError: a file cannot be used.
-            ConfigurationError: the `prepare` command has no such options.
+            ConfigurationError: the `prepare` command has no such options, or the task's
+                configuration does not fit the records.
+            MismatchError: as well.
         """
-        train, dev = self._records(name)
-        _prepare_task(self._task, "train", preset, train)
-        _prepare_task(self._task, "dev", preset, dev, training_records=train)
-        FinetuningJob(self._task.config, preset, train, dev)  # checks that all of it fits
+        train, dev = self._records_for("before", self._encoder)
+        FinetuningJob(self._task.config, self._encoder, train, dev)
 
-    def measure(self, encoder: str, result: str) -> Measure | None:
+    def measure(self, result: str) -> Measure | None:
         """Fine-tunes both encoders and returns their scores; `None` if a signal ended a run.
 
         Args:
-            encoder: preset of the encoder as it was.
             result: preset of the new encoder.
         """
         values = []
-        for name, preset in (("before", encoder), ("after", result)):
+        for name, preset in (("before", self._encoder), ("after", result)):
             print_stage(f"{self._task.name}, {name}")
-            self.prepare(name, preset)
-            train, dev = self._records(name)
+            train, dev = self._records_for(name, preset)
             run = self._run_of(name, preset)
             scores = run_finetuning(
                 self._task.config, preset, train, run, dev, show_next_steps=False, **self._options
@@ -205,8 +200,12 @@ class TaskComparison:
         noted.write_inputs(inputs)
         return run
 
-    def _records(self, name: str) -> list[str]:
-        return [os.path.join(self._directory, name, part) for part in _PARTS]
+    def _records_for(self, name: str, preset: str) -> tuple[str, str]:
+        """Returns the records of both files for an encoder; writes them unless they are there."""
+        train, dev = (os.path.join(self._directory, name, part) for part in _PARTS)
+        _prepare_task(self._task, "train", preset, train)
+        _prepare_task(self._task, "dev", preset, dev, training_records=train)
+        return train, dev
 
 
 def _best_of(config: FinetuningConfig, records: str) -> Best:

@@ -20,7 +20,7 @@ from spanbert_tf.serving.exporting import Signatures
 from spanbert_tf.serving.readme import row_length
 from spanbert_tf.tasks.graphs import clean_texts, text_specs
 from spanbert_tf.tasks.pipeline import Pipeline
-from spanbert_tf.tasks.report import marked_parts, rendered_parts
+from spanbert_tf.tasks.report import marked_places
 from spanbert_tf.tasks.shown_answers import View
 from spanbert_tf.text.vocabulary import MASK_TOKEN
 
@@ -138,7 +138,7 @@ class FillMask(Pipeline):
             places.append((len(text), len(text) + len(best), name))
             text += best + other
             shares += [(f"{name} {one['token_str']}".strip(), one["score"]) for one in fillings]
-        return View([rendered_parts(marked_parts(text, places, places, ("", "", "")))], shares)
+        return View([marked_places(text, places)], shares)
 
 
 class FillMaskGraph(tf.Module):

@@ -81,9 +81,9 @@ class Predictor:
     def __init__(self, preset: str | os.PathLike, precision: str = "float32") -> None:
         self._functions: dict[int | None, Callable[..., list]] = {}  # traced once each
         version = find_version(preset)
-        opened = _open_preset(preset, precision) if version is None else _open_export(version)
         if version is not None and precision != "float32":
             raise BadInputError(f"{preset}: is an export, which has its own precision")
+        opened = _open_preset(preset, precision) if version is None else _open_export(version)
         self.preset = os.fspath(preset)
         self.task = opened.task
         self.fields = opened.fields

@@ -15,6 +15,7 @@ import markupsafe
 import rich.table
 
 from spanbert_tf.console import DataConsole
+from spanbert_tf.files.text_files import without_surrogates
 from spanbert_tf.text.languages import DEFAULT_LANGUAGE
 
 # Marks a page as a report.
@@ -206,8 +207,9 @@ def marked_html(texts: Iterable[Sequence[MarkedPart]]) -> markupsafe.Markup:
     return markupsafe.Markup(template.render(texts=texts))
 
 
-def rendered_parts(parts: Sequence[MarkedPart]) -> markupsafe.Markup:
-    """Renders the parts of one text (`marked_parts`) without the style of the marks."""
+def marked_places(text: str, places: Sequence[Sequence]) -> markupsafe.Markup:
+    """Renders a text with its places (as for `marked_parts`), without the style of the marks."""
+    parts = marked_parts(without_surrogates(text), places, places, ("", "", ""))
     template = _environment().from_string(_MARKED_PARTS)
     return markupsafe.Markup(template.render(parts=parts))
 

@@ -24,7 +24,7 @@ from spacy.tokens import Doc, Span
 from spacy.util import filter_spans, minibatch
 
 from spanbert_tf.errors import BadInputError
-from spanbert_tf.files.paths import UNFINISHED
+from spanbert_tf.files.output import Output
 
 if TYPE_CHECKING:
     from spanbert_tf.tasks.prediction import Predictor
@@ -97,14 +97,13 @@ class SpanBertComponent(Pipe):
     def to_disk(self, path: str | os.PathLike, *, exclude: Sequence[str] = ()) -> None:
         """Copies the model into the directory of the component, unless it is named on a hub."""
         target = Path(path) / _MODEL_FOLDER
-        is_there = target.exists() and os.path.samefile(self.model, target)
-        if not os.path.isdir(self.model) or is_there:
+        if not os.path.isdir(self.model):
+            shutil.rmtree(target, ignore_errors=True)  # an earlier model, which would be read
             return
-        copy = Path(path) / f"{_MODEL_FOLDER}{UNFINISHED}"
-        shutil.rmtree(copy, ignore_errors=True)
-        shutil.copytree(self.model, copy)
-        shutil.rmtree(target, ignore_errors=True)  # an earlier model, no file of which may stay
-        copy.rename(target)
+        if target.exists() and os.path.samefile(self.model, target):
+            return
+        with Output(target).written() as copy:
+            shutil.copytree(self.model, copy, dirs_exist_ok=True)
 
     def from_disk(
         self, path: str | os.PathLike, *, exclude: Sequence[str] = ()

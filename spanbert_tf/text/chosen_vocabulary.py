@@ -85,7 +85,7 @@ def known_language(language: str | None) -> str:
         ConfigurationError: there is no such language; the message names the nearest code.
     """
     try:
-        return check_language(language or DEFAULT_LANGUAGE)
+        return check_language(DEFAULT_LANGUAGE if language is None else language)
     except ValueError as error:
         raise ConfigurationError(f"--{error}") from error
 

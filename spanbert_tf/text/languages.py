@@ -209,8 +209,10 @@ LANGUAGES = {
     "zu": "Zulu",
 }
 DEFAULT_LANGUAGE = "en"
-# Languages whose words no spaces part: spaces part phrases, or nothing.
-WITHOUT_SPACES = frozenset({"bo", "dz", "ja", "km", "lo", "my", "th", "yue", "zh"})
+# Languages whose words no spaces part (spaces part phrases, or nothing), and ICU's dictionaries do.
+WITH_ICU_WORDS = ("zh", "yue", "ja", "th", "km", "lo", "my")
+# Those and the ones of which ICU has no dictionary.
+WITHOUT_SPACES = frozenset({*WITH_ICU_WORDS, "bo", "dz"})
 # The letters of their scripts: Thai, Lao, Tibetan, Burmese, Khmer, kana, ideographs.
 LETTER_WITHOUT_SPACES = re.compile(
     "[\u0e00-\u0eff\u0f00-\u0fff\u1000-\u109f\u1780-\u17ff\u3040-\u30ff\u3400-\u9fff\uf900-\ufaff"

@@ -14,7 +14,7 @@ import numpy as np
 
 from spanbert_tf.errors import ConfigurationError
 from spanbert_tf.files.text_files import without_surrogates
-from spanbert_tf.text.languages import WITHOUT_SPACES, WordSegmentation
+from spanbert_tf.text.languages import WITH_ICU_WORDS, WordSegmentation
 
 if TYPE_CHECKING:
     from spacy.language import Language
@@ -27,8 +27,6 @@ _DESCRIPTIONS: dict[WordSegmentation, str] = {
     "jieba": "jieba",
     "spacy": "spaCy's tokenizer",
 }
-# ICU has dictionaries of the other languages whose words no spaces part.
-_WITHOUT_DICTIONARY = frozenset({"bo", "dz"})
 _ANY_LANGUAGE = "xx"  # what spaCy's models of many languages state
 _CHINESE = frozenset({"yue", "zh"})
 # A word with the space after it; leading space is a part of its own.
@@ -40,7 +38,7 @@ Cut = Callable[[str], Sequence[str]]
 
 def default_segmentation(language: str) -> WordSegmentation:
     """How the words of a language are found unless an option says otherwise."""
-    return "icu" if language in WITHOUT_SPACES - _WITHOUT_DICTIONARY else "none"
+    return "icu" if language in WITH_ICU_WORDS else "none"
 
 
 def stated_segmentation(segmentation: WordSegmentation, language: str) -> WordSegmentation | None:

@@ -55,11 +55,7 @@ CHANGEABLE = frozenset(
 )
 # Settings among them that decide which weights are kept. They cannot change once the run is
 # finished and its checkpoints are deleted.
-_RESULT_SETTINGS = (
-    "training.keep_best",
-    "training.best_metric",
-    "training.initial_encoder_share",
-)
+_RESULT_SETTINGS = ("training.keep_best", "training.best_metric", "training.initial_encoder_share")
 _FORMAT = 3
 _GRID = "grid."  # the values of a grid, which may be extended later
 # Settings of the learning-rate schedule, which past steps have followed. A longer training is

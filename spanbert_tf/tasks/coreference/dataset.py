@@ -159,7 +159,10 @@ def parse_documents(
 
 
 def _ragged(values: tf.Tensor, is_kept: tf.Tensor) -> tf.RaggedTensor:
-    """Returns the kept of the values [B, places]; `tf.ragged.boolean_mask` makes 120 operations."""
+    """Makes ragged lists of the values [B, places] that are kept.
+
+    `tf.ragged.boolean_mask` does the same with 120 operations.
+    """
     lengths = tf.math.count_nonzero(is_kept, axis=1)
     return tf.RaggedTensor.from_row_lengths(
         tf.boolean_mask(values, is_kept), lengths, validate=False

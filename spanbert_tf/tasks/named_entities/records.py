@@ -74,6 +74,10 @@ class SentenceLine(TypedDict):
     labels: list[str] | None
 
 
+# Whose first pieces have labels; see `NamedEntitiesManifest`.
+LabelledWords = Literal["marked", "tokenizer", "pieces"]
+
+
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class NamedEntitiesManifest(TaskManifest):
     """The content of `named_entities_info.json`.
@@ -91,7 +95,7 @@ class NamedEntitiesManifest(TaskManifest):
     needed_counts: ClassVar[tuple[str, ...]] = ("rows", "tokens", "sentences")
 
     labels: Annotated[list[str], Len(1, 2**15)]
-    words: Literal["marked", "tokenizer", "pieces"]
+    words: LabelledWords
     label_counts: list[Count]
 
     def features(self) -> dict[str, Stored]:

@@ -34,6 +34,7 @@ from spanbert_tf.tasks.named_entities.records import (
     LABELS,
     OUTSIDE,
     SENTENCES_FILE,
+    LabelledWords,
     NamedEntitiesManifest,
     SentenceLine,
 )
@@ -357,9 +358,6 @@ class EntityRows(RowMaker[NamedEntitiesManifest]):
             unscored_entities=0,
         )
         self.is_labelled = sentences.sentences[0].entities is not None
-        has_words = sentences.sentences[0].words is not None
-        self._words: Literal["marked", "tokenizer", "pieces"]
-        self._words = "marked" if has_words else "tokenizer"
         self._label_counts = np.zeros(len(self._labels), int)
 
     def rows(
@@ -367,9 +365,11 @@ class EntityRows(RowMaker[NamedEntitiesManifest]):
     ) -> Iterator[Row]:
         """Yields a row for each sentence, and further rows for a sentence that is too long."""
         sentences = self._sentences.sentences
+        has_words = sentences[0].words is not None
+        self._words: LabelledWords = "marked" if has_words else "tokenizer"
         self._begins_word = begin_words(pieces)
         if text_rules.language in WITHOUT_SPACES:
-            if self._words == "marked":
+            if has_words:
                 sentences = list(map(_without_spaces, sentences))
             self._words = "pieces"
             self._begins_word[:] = True

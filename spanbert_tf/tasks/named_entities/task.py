@@ -15,7 +15,7 @@ from rich.text import Text
 from spanbert_tf.data.records import Records
 from spanbert_tf.errors import BadInputError, MismatchError
 from spanbert_tf.files.output import write_text
-from spanbert_tf.files.text_files import without_surrogates, write_json_lines
+from spanbert_tf.files.text_files import write_json_lines
 from spanbert_tf.models import (
     SpanBertBackbone,
     SpanBertTokenClassifier,
@@ -57,7 +57,7 @@ from spanbert_tf.tasks.report import (
     class_table,
     confusion_table,
     marked_parts,
-    rendered_parts,
+    marked_places,
 )
 from spanbert_tf.tasks.shown_answers import View
 from spanbert_tf.tasks.task import Outcome
@@ -122,8 +122,7 @@ class NamedEntities(LabelTask[NamedEntitiesManifest, NamedEntitiesConfig]):
     def view(self, description: Description, item: dict, answer: list[dict]) -> View:
         """Shows the entities in their text."""
         places = [(one["start"], one["end"], one["entity_group"]) for one in answer]
-        text = without_surrogates(item["text"])
-        return View([rendered_parts(marked_parts(text, places, places, ("", "", "")))])
+        return View([marked_places(item["text"], places)])
 
     def check_model(self, model: keras_hub.models.Task, records: Records, preset: str) -> None:
         """Compares labels by name. Entities of types that the model lacks count as missed."""

@@ -99,11 +99,11 @@ def advice_on_metric(metric: str, golds: Sequence[str], language: str) -> str | 
         golds: gold answers of the records.
         language: code of the language of the records.
     """
-    if metric == CMRC2018 and not _has_majority(_IDEOGRAPH, golds):
+    if metric == CMRC2018 and not _has_share(_IDEOGRAPH, golds):
         return "metric cmrc2018 is for Chinese, and most of these answers are not Chinese"
     if metric == CMRC2018 or (metric == MLQA and language == "zh"):
         return None
-    if _has_majority(LETTER_WITHOUT_SPACES, golds):
+    if _has_share(LETTER_WITHOUT_SPACES, golds):
         return (
             f"metric {metric} parts words at spaces, which these answers do not have between their "
             f"words, so that its F1 is nearly exact match; {_for_unspaced(golds, language)}"
@@ -118,7 +118,7 @@ def advice_on_metric(metric: str, golds: Sequence[str], language: str) -> str | 
 
 def _for_unspaced(golds: Sequence[str], language: str) -> str:
     """Returns what to score answers without spaces by."""
-    is_chinese = _has_majority(_IDEOGRAPH, golds) and not _has_majority(_KANA, golds, share=0.1)
+    is_chinese = _has_share(_IDEOGRAPH, golds) and not _has_share(_KANA, golds, share=0.1)
     if not is_chinese:
         return "no official metric here counts such words"
     advice = "--metric cmrc2018 (prediction.metric=cmrc2018) counts characters"
@@ -127,7 +127,7 @@ def _for_unspaced(golds: Sequence[str], language: str) -> str:
     return f"{advice}, and so does mlqa for records with --language zh"
 
 
-def _has_majority(letters: re.Pattern, texts: Iterable[str], share: float = 0.5) -> bool:
+def _has_share(letters: re.Pattern, texts: Iterable[str], share: float = 0.5) -> bool:
     """Whether more than a share of the letters of some texts match."""
     found = 0
     total = 0

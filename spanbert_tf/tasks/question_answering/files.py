@@ -90,7 +90,7 @@ def describe_unanswered(questions: QuestionSet) -> str | None:
 def check_questions(questions: QuestionSet) -> None:
     """Raises `BadInputError` if there are no questions, an id occurs twice, or a context is empty.
 
-    Some questions may be empty, as one of CMRC 2018's trial set is, but not all of them.
+    Some questions may be empty, as two of CMRC 2018's trial set are, but not all of them.
     """
     path = questions.path
     if not questions.questions:

@@ -8,7 +8,7 @@ Importing this module does not import TensorFlow.
 """
 
 import dataclasses
-from typing import Annotated, ClassVar, Literal
+from typing import Annotated, ClassVar, Literal, get_args
 
 from annotated_types import Ge, Gt, Lt
 from typing_extensions import TypedDict  # pydantic wants this one before Python 3.12
@@ -36,7 +36,8 @@ OFFSET_DTYPE = "uint32"
 FLAG_DTYPE = "uint8"
 
 # How answers are compared with gold answers (`evaluators`); the first is the default.
-METRICS = ("squad", "mlqa", "cmrc2018")
+Metric = Literal["squad", "mlqa", "cmrc2018"]
+METRICS: tuple[str, ...] = get_args(Metric)
 
 MAX_QUESTION_TOKENS = 64  # of a question in a row; longer questions are cut
 
@@ -67,7 +68,7 @@ class AnswerConfig(PredictionConfig):
 
     max_answer_tokens: PositiveInt = 30
     num_candidates: PositiveInt = 20
-    metric: Literal["squad", "mlqa", "cmrc2018"] = "squad"
+    metric: Metric = "squad"
 
 
 class QuestionAnsweringConfig(FinetuningConfig):

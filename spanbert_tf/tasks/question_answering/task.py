@@ -20,7 +20,6 @@ from spanbert_tf.data.batches import PackedRows
 from spanbert_tf.data.records import Records
 from spanbert_tf.errors import BadInputError, MismatchError
 from spanbert_tf.files.output import write_text
-from spanbert_tf.files.text_files import without_surrogates
 from spanbert_tf.models import (
     SpanBertBackbone,
     SpanBertQuestionAnswerer,
@@ -59,7 +58,7 @@ from spanbert_tf.tasks.question_answering.records import (
     QuestionAnsweringConfig,
     QuestionAnsweringManifest,
 )
-from spanbert_tf.tasks.report import Report, Table, confusion_table, marked_parts, rendered_parts
+from spanbert_tf.tasks.report import Report, Table, confusion_table, marked_parts, marked_places
 from spanbert_tf.tasks.shown_answers import View
 from spanbert_tf.tasks.task import Outcome, Task
 from spanbert_tf.terminal import print_line
@@ -155,9 +154,8 @@ class QuestionAnswering(Task[QuestionAnsweringManifest, QuestionAnsweringConfig]
         """Shows the best answer in its passage, and the probabilities of all."""
         answers = [answer] if isinstance(answer, dict) else answer
         place = (answers[0]["start"], answers[0]["end"])
-        parts = marked_parts(without_surrogates(item["context"]), [place], [place], ("", "", ""))
         shares = [(one["answer"] or "no answer", one["score"]) for one in answers]
-        return View([rendered_parts(parts)], shares)
+        return View([marked_places(item["context"], [place])], shares)
 
     def check_model(self, model: keras_hub.models.Task, records: Records, preset: str) -> None:
         """Refuses another order of question and passage, and unanswerable questions for others."""

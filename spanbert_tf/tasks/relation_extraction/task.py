@@ -16,7 +16,7 @@ from rich.text import Text
 from spanbert_tf.data.records import Records
 from spanbert_tf.errors import BadInputError, MismatchError
 from spanbert_tf.files.output import write_text
-from spanbert_tf.files.text_files import without_surrogates, write_json_lines
+from spanbert_tf.files.text_files import write_json_lines
 from spanbert_tf.models import (
     SpanBertBackbone,
     SpanBertRelationClassifier,
@@ -45,7 +45,7 @@ from spanbert_tf.tasks.report import (
     Report,
     class_scores,
     marked_parts,
-    rendered_parts,
+    marked_places,
 )
 from spanbert_tf.tasks.shown_answers import View, shares_of
 from spanbert_tf.tasks.task import Outcome
@@ -128,8 +128,7 @@ class RelationExtraction(LabelTask[RelationExtractionManifest, RelationExtractio
     def view(self, description: Description, item: dict, answer: dict | list[dict]) -> View:
         """Shows both entities in their text, and the probabilities of the relations."""
         places = [(*item["subject"], "subject"), (*item["object"], "object")]
-        parts = marked_parts(without_surrogates(item["text"]), places, places, ("", "", ""))
-        return View([rendered_parts(parts)], shares_of(answer))
+        return View([marked_places(item["text"], places)], shares_of(answer))
 
     def check_model(self, model: keras_hub.models.Task, records: Records, preset: str) -> None:
         """Refuses records with other markers or relations, for which predictions would be wrong."""

@@ -57,7 +57,7 @@ def test_batches_are_those_of_the_stream_in_buckets(records, monkeypatch):
     monkeypatch.setattr(record_stream, "SHUFFLE_CHUNK", 7)
     manifest = PretrainingManifest.load(records)
     plan = plan_of(records)
-    assert plan.buckets.widths.tolist() == [16, 24]
+    assert plan.buckets.widths.tolist() == [14, 22]  # and two special tokens
     files = manifest.files(str(records), "train")
     chunks = record_stream.training_chunks(files, NUM_ROWS, SEED, 0).unbatch()
     rows = [
@@ -65,7 +65,7 @@ def test_batches_are_those_of_the_stream_in_buckets(records, monkeypatch):
     ]
     expected = []
     for epoch, part in enumerate([rows[:NUM_ROWS], rows[NUM_ROWS:]]):
-        for bucket, places in planned(plan.buckets, [length + 2 for _, length in part]):
+        for bucket, places in planned(plan.buckets, [length for _, length in part]):
             size = int(plan.buckets.sizes[bucket])
             ids = [part[place][0] for place in places]
             expected.append((bucket, ids + [0] * (size - len(ids)), [epoch] * size))
@@ -121,7 +121,7 @@ def test_masks_do_not_depend_on_the_width(masking, records):
     by_length = pretraining_dataset(records, **options, batch_by_length=True)
     plan = plan_of(records)
     batches = list(by_length.take(plan.num_batches).as_numpy_iterator())
-    shapes = set(zip(plan.buckets.sizes.tolist(), plan.buckets.widths.tolist(), strict=True))
+    shapes = set(zip(plan.buckets.sizes.tolist(), (plan.buckets.widths + 2).tolist(), strict=True))
     assert {batch["token_ids"].shape for batch in batches} == shapes
     padded = pretraining_dataset(records, **options).unbatch().take(NUM_ROWS).batch(NUM_ROWS)
     assert rows_of(batches) == rows_of(padded.as_numpy_iterator())
@@ -130,7 +130,9 @@ def test_masks_do_not_depend_on_the_width(masking, records):
 def test_rates_that_change_are_those_of_the_step(records):
     options = {"masking": {"rate": [0.5, 0.1]}, "num_steps": 5, "batch_by_length": True}
     dataset = pretraining_dataset(records, batch_size=BATCH_SIZE, first_batch=1, **options)
-    for batch, percent in zip(dataset.take(2).as_numpy_iterator(), (40, 30), strict=True):
+    batches = list(dataset.take(4).as_numpy_iterator())
+    assert {batch["token_ids"].shape for batch in batches} == {(6, 16), (4, 24)}
+    for batch, percent in zip(batches, (40, 30, 20, 10), strict=True):
         lengths = batch["padding_mask"].sum(axis=1) - 2
         expected = [-(-int(length) * percent // 100) for length in lengths]
         assert batch["mask_weights"].sum(axis=1).tolist() == expected
@@ -166,6 +168,7 @@ def test_lengths_that_are_missing_or_wrong_are_refused(records, tmp_path):
         assert refusal().startswith(f"{path}: are not the lengths of the 17 records of ")
     path.write_bytes(b"")
     assert refusal().startswith(f"{path}: cannot be read")
+    assert "prepare repair" in refusal()
     path.unlink()
     assert refusal().startswith(f"{path}: is missing, the lengths of the records; ")
     pretraining_dataset(data, batch_size=4)

@@ -66,7 +66,7 @@ def test_merged_lengths_are_counted_in_words(directory):
 
 
 def test_lengths_are_counted_in_the_words_of_records(records, tmp_path):
-    """Words of three pieces each: no span of n words has fewer than 3 (n - 1) + 1 tokens."""
+    """Words of three pieces each, whatever the vocabulary says."""
     longest = 0
     with_words = [
         {**record, "word_starts": [*range(0, len(record["token_ids"]), 3)]} for record in records

@@ -129,7 +129,7 @@ def test_encoder_is_held_while_the_heads_begin_alone(finished):
         assert np.any(last[name] != first[name])
 
 
-@pytest.mark.parametrize("platforms", ["cuda", "no_such_one"])
+@pytest.mark.parametrize("platforms", ["cuda", "tpu", "no_such_one"])
 def test_devices_that_are_not_there_are_one_line(platforms, command, tmp_path, monkeypatch):
     monkeypatch.setenv("JAX_PLATFORMS", platforms)
     child, statuses = run_on_jax(command("run"))

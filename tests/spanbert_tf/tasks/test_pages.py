@@ -329,6 +329,15 @@ def arabic_pages():
     line["clusters"] = [[[0, 0], [2, 2]]]
     outcome = made_up_outcome([line], [spans_of(line["clusters"])], [[]], language="ar")
     yield page_of(Coreference(), "t", outcome, {"average_f1": 1.0})
+    line = {"id": "e", "text": text, "subject": [0, 3], "object": [7, 12]}
+    line |= {"subject_type": "PER", "object_type": ""}
+    options = {"labels": ["none", "lives"], "layout": "tacred", "language": "ar"}
+    outcome = made_up_outcome([line], ["lives"], ["none"], [np.array([0.5])], **options)
+    yield page_of(RelationExtraction(), "t", outcome, scores)
+    example = {"line": 1, "text": text, "label": "good"}
+    options = {"labels": ["good", "bad"], "is_regression": False, "language": "ar"}
+    outcome = made_up_outcome([example], ["good"], ["bad"], [np.array([0.9])], **options)
+    yield page_of(TextClassification(), "t", outcome, {"accuracy": 0.0})
 
 
 def test_texts_of_records_are_shown_in_their_direction_and_language():

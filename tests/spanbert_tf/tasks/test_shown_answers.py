@@ -110,6 +110,13 @@ def test_answers_are_plain_lists_and_dicts_for_all_else(predictor_of):
             assert same == answer and type(same) in (list, dict)
 
 
+def test_of_many_answers_the_first_are_shown(predictor_of):
+    many = predictor_of("text_classification")(["ann"] * 23)
+    shown = Shown(many._repr_html_())
+    assert len(many) == 23
+    assert (shown.texts, len(shown.rows)) == (["… 3 more"], 2 * 20)  # of two classes each
+
+
 def test_what_has_no_view_is_shown_as_text(predictor_of):
     answer = predictor_of("text_embedding")(ALL_INPUTS["text_embedding"])
     assert answer._repr_html_() is None

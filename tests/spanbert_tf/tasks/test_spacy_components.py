@@ -125,6 +125,13 @@ def test_a_pipeline_on_disk_has_the_files_of_its_last_model_alone(presets, tmp_p
     assert {path.name for path in model.iterdir()} == {path.name for path in preset.iterdir()}
 
 
+def test_a_pipeline_whose_model_has_a_name_keeps_no_earlier_model(presets, tmp_path):
+    for model in (presets["named_entities"], "kaggle://user/model"):
+        nlp = pipeline_of("named_entities", model)
+        nlp.to_disk(tmp_path / "pipeline")
+    assert not list((tmp_path / "pipeline").glob("*/model"))
+
+
 def test_a_model_that_is_written_again_is_opened_again(presets, tmp_path):
     preset = shutil.copytree(presets["text_classification"], tmp_path / "preset")
     nlp = pipeline_of("named_entities", str(preset))

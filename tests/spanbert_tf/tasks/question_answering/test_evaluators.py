@@ -8,6 +8,7 @@ import pytest
 
 from spanbert_tf.errors import BadInputError, ConfigurationError
 from spanbert_tf.tasks.evaluation import run_evaluation
+from spanbert_tf.tasks.finetuning import FinetuningJob
 from spanbert_tf.tasks.question_answering.evaluators import (
     _word_tokenizer,
     advice_on_metric,
@@ -168,6 +169,14 @@ def test_metric_of_records_that_it_cannot_score_is_refused(tmp_path):
         run_evaluation(None, [data], metric="mlqa")
     with pytest.raises(BadInputError, match=r"metric 'rouge': question_answering has no such"):
         run_evaluation(None, [data], metric="rouge")
+
+
+def test_a_run_refuses_a_metric_that_cannot_score_its_records(tmp_path):
+    data = prepared(tmp_path, has_unanswerable=True)
+    options = ["prediction.metric=mlqa", "data.sequence_length=48"]
+    config = load_task_config("squad_v2", options)
+    with pytest.raises(BadInputError, match=r"without an answer are scored by metric squad alone"):
+        FinetuningJob(config, "no preset", data, data)
 
 
 def test_configuration_names_the_metric():

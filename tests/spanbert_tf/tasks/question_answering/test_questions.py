@@ -431,7 +431,7 @@ def test_bad_squad_files(content, words, tmp_path, vocabulary_file):
 
 
 def test_a_question_without_text_has_a_row_of_its_passage(tmp_path, vocabulary_file):
-    """CMRC 2018's trial set has one; its script counts it."""
+    """CMRC 2018's trial set has two; its script counts them."""
     paragraphs = {CONTEXT: [entry("1", "", ("cats", 4)), entry("2", "who?", ("cats", 4))]}
     manifest, _, rows = prepared(
         tmp_path, vocabulary_file, squad_file(tmp_path, paragraphs), question_first=True
