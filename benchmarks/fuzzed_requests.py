@@ -18,17 +18,14 @@ import socket
 import subprocess
 import sys
 import tempfile
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from typing import Any, NamedTuple
 
 import click
+import numpy as np
 
 SECONDS = 20
 _CLIENTS = 4
-_TASKS = (
-    "coreference", "fill_mask", "named_entities", "question_answering", "relation_extraction",
-    "text_classification", "text_embedding",
-)  # fmt: skip
 
 _TEXTS: tuple[str, ...] = (
     "", " ", "\x00", "ann\x00has", "\ud800", "x\udfff", "\u202eann", "\U0010ffff", "é" * 40,
@@ -40,6 +37,7 @@ _NUMBERS: tuple[Any, ...] = (
 # No JSON for these: they are put into its text.
 _LITERALS = ("NaN", "Infinity", "-Infinity", "1e999", "-1e999", "9" * 5_000, "0x10", "01", "'a'")
 _ROW = {"token_ids": [2, 5, 3], "segment_ids": [0, 0, 0], "padding_mask": [1, 1, 1]}
+_MASKED_ROW = {"token_ids": [2, 4, 3], "padding_mask": [1, 1, 1], "mask_positions": [1]}
 
 
 class Sent(NamedTuple):
@@ -77,28 +75,44 @@ def valid_requests(tasks: Mapping[str, Mapping[str, Any]]) -> list[tuple[str, di
     found: list[tuple[str, dict]] = []
     for name, item in tasks.items():
         found.append(("/answer", {"model": name, "inputs": [item, item], "top_k": 1}))
-        found.append((f"/v1/models/{name}:predict", {"instances": [item]}))
-        columns = {key: [value] for key, value in item.items()}
+        row = _row_of_signature(name, item)
+        found.append((f"/v1/models/{name}:predict", {"instances": [row]}))
+        columns = {key: [value] for key, value in row.items()}
         found.append((f"/v1/models/{name}/versions/1:predict", {"inputs": columns}))
-        rows = {"signature_name": "token_ids", "instances": [_ROW, _ROW]}
-        found.append((f"/v1/models/{name}:predict", rows))
-        tensors = [
-            {"name": key, "shape": [1], "datatype": "BYTES", "data": [value]}
-            for key, value in item.items()
-        ]
-        infer: dict[str, Any] = {"id": "1", "inputs": tensors}
+        infer = {"id": "1", "inputs": _tensors([row])}
         found.append((f"/v2/models/{name}/infer", infer))
-        ids = [
-            {"name": key, "shape": [2, 3], "datatype": "INT32", "data": [value, value]}
-            for key, value in _ROW.items()
-        ]
-        by_ids = {"parameters": {"signature_name": "token_ids"}, "inputs": ids}
-        found.append((f"/v2/models/{name}/infer", by_ids))
+        if name == "coreference":  # its rows of ids are windows, with more inputs
+            continue
+        ids = [_MASKED_ROW if name == "fill_mask" else _ROW] * 2
+        by_ids = {"signature_name": "token_ids", "instances": ids}
+        found.append((f"/v1/models/{name}:predict", by_ids))
+        infer = {"parameters": {"signature_name": "token_ids"}, "inputs": _tensors(ids)}
+        found.append((f"/v2/models/{name}/infer", infer))
     texts = ["ann has the cat .", "bob"]
     embed = {"model": "text_embedding", "input": texts, "encoding_format": "base64"}
     found.append(("/v1/embeddings", embed | {"dimensions": 8}))
     found.append(("/v1/embeddings", {"model": "text_embedding", "input": texts[0]}))
     return found
+
+
+def _row_of_signature(name: str, item: Mapping[str, Any]) -> Mapping[str, Any]:
+    """Returns a raw input by the names of the inputs of its export's signature."""
+    if name == "fill_mask":
+        return {"texts": item["text"]}
+    if name == "relation_extraction":
+        return {"subject_type": "", "object_type": "", **item}
+    return item
+
+
+def _tensors(rows: list[Mapping[str, Any]]) -> list[dict[str, Any]]:
+    """Returns rows as tensors of the Open Inference Protocol."""
+    tensors = []
+    for key in rows[0]:
+        data = [row[key] for row in rows]
+        datatype = "BYTES" if isinstance(data[0], str) else "INT32"
+        shape = [*np.shape(data)]
+        tensors.append({"name": key, "shape": shape, "datatype": datatype, "data": data})
+    return tensors
 
 
 def damaged_requests(
@@ -202,21 +216,22 @@ def _any_json(content: Any, source: random.Random) -> bytes:
 
 def _other_literals(content: Any, source: random.Random) -> bytes:
     """Puts what is no JSON, or a number beyond all types, in place of a value."""
+    return _with_literal(content, source, lambda: source.choice(_LITERALS))
+
+
+def _with_literal(content: Any, source: random.Random, draw: Callable[[], str]) -> bytes:
+    """Puts a text that is drawn into the JSON in place of a value."""
     whole = {"": copy.deepcopy(content)}
     holder, key = source.choice(list(_places(whole)))
     holder[key] = "\x01HERE"
-    text = json.dumps(whole[""])
-    return text.replace('"\\u0001HERE"', source.choice(_LITERALS)).encode()
+    return json.dumps(whole[""]).replace('"\\u0001HERE"', draw()).encode()
 
 
 def _deep(content: Any, source: random.Random) -> bytes:
     depth = source.choice([10, 300, 900, 1_100, 20_000])
     opened, closed = source.choice([("[", "]"), ('{"a":', "}")])
     inner = opened * depth + "3" + closed * source.choice([0, depth, depth])
-    whole = {"": copy.deepcopy(content)}
-    holder, key = source.choice(list(_places(whole)))
-    holder[key] = "\x01HERE"
-    return json.dumps(whole[""]).replace('"\\u0001HERE"', inner).encode()
+    return _with_literal(content, source, lambda: inner)
 
 
 def _damaged_bytes(content: Any, source: random.Random) -> bytes:
@@ -298,19 +313,12 @@ def _ask(address: tuple[str, int], sent: Sent, seconds: float = SECONDS) -> tupl
 
 def _write_exports(directory: pathlib.Path) -> tuple[list[str], dict[str, Mapping[str, Any]]]:
     """Exports a tiny model of each task; returns the directories, and inputs by their names."""
-    from tiny_models import ALL_INPUTS, tiny_model  # of tests/support
+    from tiny_models import ALL_INPUTS, export_tiny_model  # of tests/support
 
-    from spanbert_tf.tasks.prediction import export_preset
-
-    paths = []
-    for name in _TASKS:
-        model = tiny_model(name)
-        model.is_head_trained = True
-        preset, output = directory / "presets" / name, directory / name
-        model.save_to_preset(str(preset))
-        export_preset(str(preset), str(output), top_k=2)
-        paths.append(str(output))
-    return paths, {name: ALL_INPUTS[name] for name in _TASKS}
+    names = sorted(ALL_INPUTS)
+    for name in names:
+        export_tiny_model(name, directory)
+    return [str(directory / name) for name in names], {name: ALL_INPUTS[name] for name in names}
 
 
 def _memory(process_id: int) -> int:
@@ -338,7 +346,10 @@ def main(requests: int, seed: int) -> None:
 
 def _fuzz(server: subprocess.Popen, tasks: dict, count: int, seed: int) -> None:
     address = _address(server)
-    print(f"right requests: {_ask_all(address, tasks)}", flush=True)
+    right = _ask_all(address, tasks)
+    print(f"right requests: {right}", flush=True)
+    if set(right) != {"200"}:
+        raise SystemExit("a right request was refused")
     sent = list(damaged_requests(valid_requests(tasks), random.Random(seed), count))
     statuses: collections.Counter = collections.Counter()
     faults: list[str] = []

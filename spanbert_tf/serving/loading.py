@@ -39,7 +39,7 @@ def load_export(directory: str) -> LoadedExport:
     try:
         loaded = tf.saved_model.load(directory)
         return LoadedExport(description, loaded.signatures)
-    except (OSError, ValueError, KeyError, tf.errors.OpError) as error:
+    except (OSError, ValueError, KeyError, RuntimeError, tf.errors.OpError) as error:
         raise BadInputError(f"{directory}: cannot be loaded ({reason(error)})") from error
 
 

@@ -18,9 +18,9 @@ WAIT = 60  # seconds; for what must come
 class RunningServer:
     """The server."""
 
-    def __init__(self, sources, max_batch_tokens):
+    def __init__(self, sources, max_batch_tokens, key=None):
         self.models = Models(sources, max_batch_tokens, Metrics())
-        application = create_application(self.models, "127.0.0.1", None, MAX_BODY)
+        application = create_application(self.models, "127.0.0.1", key, MAX_BODY)
         listener = socket.create_server(("127.0.0.1", 0))
         self.address = listener.getsockname()
         self.url = f"http://127.0.0.1:{self.address[1]}"

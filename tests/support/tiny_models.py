@@ -5,6 +5,7 @@ from task_tests import SPECIAL
 
 from spanbert_tf import models
 from spanbert_tf.tasks.fill_mask import FillMask
+from spanbert_tf.tasks.prediction import export_preset
 from spanbert_tf.tasks.table import load_task
 from spanbert_tf.tasks.text_embedding import TextEmbedding
 
@@ -48,3 +49,13 @@ def tiny_model(name, is_lowercase=True, **encoder_options):
     }[name]
     preprocessor = model_class.preprocessor_cls(tokenizer, LENGTH)
     return model_class(backbone, preprocessor=preprocessor, **heads)
+
+
+def export_tiny_model(name, directory, version=1):
+    """Exports a tiny model as `directory/name/version`, whose path is returned."""
+    model = tiny_model(name)
+    model.is_head_trained = True
+    preset = directory / "presets" / name
+    if not preset.exists():
+        model.save_to_preset(str(preset))
+    return export_preset(str(preset), str(directory / name), top_k=2, version=version)

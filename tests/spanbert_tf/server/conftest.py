@@ -5,26 +5,15 @@ import contextlib
 import pytest
 from running_server import RunningServer
 from starlette.testclient import TestClient
-from tiny_models import ALL_INPUTS, tiny_model
+from tiny_models import ALL_INPUTS, export_tiny_model
 
 from spanbert_tf.server.application import create_application
 from spanbert_tf.server.metrics import Metrics
 from spanbert_tf.server.versions import Models, Source
-from spanbert_tf.tasks.prediction import export_preset
 
 NAMES = ("named_entities", "question_answering", "text_classification", "text_embedding")
 HOST = "http://127.0.0.1:8501"
-TOP_K = 2
 MAX_BODY = 20_000
-
-
-def write_export(name, directory, version=1):
-    model = tiny_model(name)
-    model.is_head_trained = True
-    preset = directory / "presets" / name
-    if not preset.exists():
-        model.save_to_preset(str(preset))
-    return export_preset(str(preset), str(directory / name), top_k=TOP_K, version=version)
 
 
 @pytest.fixture(scope="session")
@@ -33,7 +22,7 @@ def exports(tmp_path_factory):
     directory = tmp_path_factory.mktemp("exports")
     found = {}
     for name in NAMES:
-        version = write_export(name, directory)
+        version = export_tiny_model(name, directory)
         found[name] = (str(directory / "presets" / name), version)
     return found
 
@@ -48,7 +37,7 @@ def sources_of_all_tasks(sources, tmp_path_factory):
     directory = tmp_path_factory.mktemp("others")
     found = list(sources)
     for name in ALL_INPUTS.keys() - set(NAMES):
-        version = write_export(name, directory)
+        version = export_tiny_model(name, directory)
         found.append(Source(name, version.removesuffix("/1")))
     return found
 
@@ -81,8 +70,8 @@ def run(sources):
     """Starts servers on ports of this machine; each ends with the module."""
     with contextlib.ExitStack() as stack:
 
-        def begin(chosen=sources, max_batch_tokens=16_384):
-            running = RunningServer(chosen, max_batch_tokens)
+        def begin(chosen=sources, max_batch_tokens=16_384, key=None):
+            running = RunningServer(chosen, max_batch_tokens, key)
             stack.callback(running.close)
             return running
 

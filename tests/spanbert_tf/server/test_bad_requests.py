@@ -199,3 +199,31 @@ def test_no_body_makes_the_server_fail(path, body, client):
     response = client.post(path, content=body)
     assert response.status_code < 500, body
     assert response.status_code == 200 or message_of(response)
+
+
+def test_inputs_of_a_request_are_bounded(client):
+    asked = {"model": "named_entities", "inputs": [""] * 2_049}
+    response = client.post(ANSWER, json=asked)
+    assert response.status_code == 413
+    assert "has 2,049 inputs; 2,048 are taken" in message_of(response)
+
+
+def test_a_text_that_is_cut_counts_as_a_row(client):
+    path = "/v1/models/text_classification:predict"
+    response = client.post(path, json={"instances": ["ann " * 100] * 4})
+    assert response.status_code == 200
+
+
+def test_a_length_of_thousands_of_digits_is_refused(client):
+    headers = {"Inference-Header-Content-Length": "9" * 5_000}
+    assert client.post(INFER, content=b'{"inputs": []}', headers=headers).status_code == 400
+
+
+def test_rows_of_nothing_are_refused(client):
+    names = ("token_ids", "segment_ids", "padding_mask")
+    empty = {"shape": [1, 0], "datatype": "INT32", "data": []}
+    asked = {"parameters": {"signature_name": "token_ids"}}
+    asked["inputs"] = [{"name": name, **empty} for name in names]
+    response = client.post("/v2/models/text_classification/infer", json=asked)
+    assert response.status_code == 400
+    assert "rows of nothing" in message_of(response)

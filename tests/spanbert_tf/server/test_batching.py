@@ -7,6 +7,7 @@ import numpy as np
 import pytest
 from hypothesis import strategies as st
 
+from spanbert_tf.server import batching
 from spanbert_tf.server.batching import Work, Worker, compute_batch, take_batch
 from spanbert_tf.server.errors import RequestError
 
@@ -50,6 +51,14 @@ def test_like_lengths_go_together():
     assert waiting == [long]
 
 
+def test_no_request_is_lost_behind_those_that_are_looked_at(monkeypatch):
+    monkeypatch.setattr(batching, "_CONSIDERED", 2)
+    three = [work_of(1, 10) for _ in range(3)]
+    waiting = list(three)
+    assert take_batch(waiting, 1_000) == three[:2]
+    assert waiting == three[2:]
+
+
 def double(signature, inputs):
     if (inputs["x"] < 0).any():
         raise RequestError(400, "negative")
@@ -68,6 +77,14 @@ def test_a_wrong_request_harms_no_other():
     first, second = compute_batch(double, [right, wrong])
     np.testing.assert_array_equal(first["y"], right.inputs["x"] * 2)
     assert isinstance(second, RequestError)
+
+
+def test_requests_without_memory_are_answered():
+    def compute(signature, inputs):
+        raise MemoryError
+
+    found = compute_batch(compute, [work_of(1, 10), work_of(1, 10)])
+    assert [error.status for error in found] == [503, 503]
 
 
 def run(steps, compute=double, max_tokens=10):

@@ -12,6 +12,7 @@ import yaml
 from tiny_models import ALL_INPUTS, SENTENCE
 
 from spanbert_tf.server import application
+from spanbert_tf.server.metrics import Metrics
 from spanbert_tf.tasks.prediction import Predictor
 from spanbert_tf.tasks.text_classification.task import TextClassification
 
@@ -220,3 +221,10 @@ def test_many_requests_at_once_get_their_own_answers(client, signatures):
         )
         alone = signatures["named_entities"]["serving_default"](text=tf.constant([text]))
         assert entities["starts"] == alone["starts"].numpy()[0].tolist()
+
+
+def test_a_failure_of_the_program_is_counted_as_one():
+    metrics = Metrics()
+    with pytest.raises(ZeroDivisionError), metrics.request("a_model", "predict"):
+        raise ZeroDivisionError
+    assert b'model_name="a_model",status="INTERNAL"' in metrics.text()

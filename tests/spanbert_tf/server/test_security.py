@@ -52,7 +52,8 @@ def test_the_key(sources, make_client):
         assert KEY not in response.text
     assert ask(client) == 401
     assert client.get("/metrics").status_code == 401
-    assert client.get("/v2/health/live").status_code == 200
+    for path in ("/", "/docs", "/openapi.json", "/v2/health/live", "/v2/health/ready"):
+        assert client.get(path).status_code == 200, path
     assert ask(client, authorization=f"Bearer {KEY}") == 200
     assert ask(client, authorization=f"bearer {KEY}", host="models.example.com") == 200
     assert ask(client, authorization=f"Bearer {KEY}", origin="http://example.com") == 403

@@ -1,5 +1,6 @@
 """Clients that are slow, go away or are too many harm no other; over connections of a network."""
 
+import asyncio
 import concurrent.futures
 import contextlib
 import json
@@ -8,6 +9,7 @@ import shutil
 import socket
 import threading
 import time
+import types
 
 import pytest
 import requests
@@ -136,6 +138,33 @@ def test_too_many_connections_are_told(running, monkeypatch):
         answer = running.ask(NAME, SENTENCE)
     assert answer.status_code == 503 and answer.json()["error"]
     assert answer.headers["Retry-After"].isdecimal()
+
+
+def test_a_busy_server_is_alive(running, monkeypatch):
+    wait_for(lambda: len(running.server.server_state.connections) == 0)
+    monkeypatch.setattr(security, "_MAX_CONNECTIONS", 0)
+    assert requests.get(f"{running.url}/v2/health/live", timeout=WAIT).status_code == 200
+    assert requests.get(f"{running.url}/v2", timeout=WAIT).status_code == 503
+
+
+@pytest.mark.parametrize(("num_unread", "goes_on"), [(9, True), (10, False)])
+def test_a_client_that_reads_slowly_goes_on(num_unread, goes_on):
+    """It has read one of ten bytes since the last look, or none."""
+    done = []
+    transport = types.SimpleNamespace(
+        get_write_buffer_size=lambda: num_unread, abort=lambda: done.append("aborted")
+    )
+    connection = types.SimpleNamespace(
+        transport=transport, cycle=None, _unread_bytes=10, _wait=lambda: done.append("waits")
+    )
+    connections.Connection._look(connection)
+    assert done == ["waits" if goes_on else "aborted"]
+
+
+@pytest.mark.parametrize("is_large", [False, True])
+def test_large_bodies_are_read_beside_the_event_loop(is_large):
+    found = asyncio.run(http.beside(http._LARGE + is_large, threading.get_ident))
+    assert (found != threading.get_ident()) == is_large
 
 
 @pytest.fixture

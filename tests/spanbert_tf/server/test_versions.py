@@ -1,15 +1,17 @@
 """Which models are served, and which of their versions."""
 
+import asyncio
 import os
 import shutil
-import time
 
 import pytest
+from running_server import wait_for
 from tiny_models import SENTENCE
 
 from spanbert_tf.errors import BadInputError
 from spanbert_tf.server import versions
 from spanbert_tf.server.versions import Source, find_sources
+from spanbert_tf.serving.loading import load_export
 
 NAME = "text_classification"
 URL = f"/v1/models/{NAME}:predict"
@@ -76,14 +78,6 @@ def version_of(client):
     return found["model_version_status"][0]["version"]
 
 
-def wait_for(condition):
-    for _ in range(600):
-        if condition():
-            return
-        time.sleep(0.05)
-    raise AssertionError("it did not come")
-
-
 def answers(client):
     return client.post(URL, json={"instances": [SENTENCE]}).status_code == 200
 
@@ -118,3 +112,32 @@ def test_a_version_that_is_exported_anew_is_taken_up(export, make_client, monkey
     (export / "aside").rename(export / "1")
     wait_for(lambda: f"{NAME}: serves version 1" in capsys.readouterr().out)
     assert answers(client)
+
+
+def test_a_version_is_closed_after_its_last_request():
+    class Thread:
+        is_closed = False
+
+        async def close(self):
+            self.is_closed = True
+
+    async def steps():
+        thread = Thread()
+        version = versions.Version(None, thread)
+        with version.used():
+            closing = asyncio.create_task(version.close())
+            await asyncio.sleep(0)
+            assert not thread.is_closed
+        await closing
+        assert thread.is_closed
+
+    asyncio.run(steps())
+
+
+def test_an_export_with_an_unknown_operation_is_named(export):
+    graph = export / "1" / "saved_model.pb"
+    content = graph.read_bytes()
+    assert b"ReadVariableOp" in content
+    graph.write_bytes(content.replace(b"ReadVariableOp", b"ReadVariableOq"))
+    with pytest.raises(BadInputError, match="1: cannot be loaded"):
+        load_export(str(export / "1"))
