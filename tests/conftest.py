@@ -1,14 +1,11 @@
 import contextlib
 import gc
-import math
 import os
 import pathlib
 import resource
 import signal
 import sys
 import tempfile
-import time
-import zlib
 
 # PyTorch and transformers import Triton where it is installed. Its LLVM and TensorFlow's cannot
 # live in one process: "LLVM ERROR: inconsistency in registered CommandLine options".
@@ -38,8 +35,6 @@ LONGEST = (
     "test_pretraining_on_jax.py",
     "test_workers.py",
 )
-# Seconds since the epoch after which no test begins; `.ci/run` sets it, for slow tests alone.
-END_BY = float(os.environ.get("SPANBERT_TF_TESTS_END_BY", "inf"))
 
 
 def pytest_collection_finish():
@@ -76,23 +71,7 @@ def pytest_collection_modifyitems(items):
                 item.add_marker(pytest.mark.slow)
     # The longest first, so that neither process ends long before the other.
     items.sort(key=lambda item: item.path.parent.name not in ("pretraining", "training"))
-    if math.isfinite(END_BY):  # each day others are the last: files, and of hosts, tests
-        day = f"{END_BY // 86400} "
-
-        def order(item):
-            name = item.nodeid
-            if not item.get_closest_marker("cluster"):
-                name = name.partition("::")[0]
-            return zlib.crc32((day + name).encode())
-
-        items.sort(key=order)
     items.sort(key=lambda item: item.path.name not in LONGEST)
-
-
-@pytest.hookimpl(tryfirst=True)  # before any fixture
-def pytest_runtest_setup(item):
-    if time.time() > END_BY:
-        pytest.skip("no time is left for it")
 
 
 @pytest.fixture(autouse=True)
