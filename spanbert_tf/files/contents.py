@@ -16,7 +16,7 @@ from typing_extensions import TypedDict  # pydantic needs this one before Python
 
 from spanbert_tf.errors import BadInputError
 
-_MOST_SHOWN = 20
+_MOST_SHOWN = 3
 _READ_FOLDERS = ("assets", "variables")  # folders in presets and SavedModels
 _PART = 2**24  # bytes that are read at once
 

@@ -4,6 +4,7 @@ uvicorn waits without an end for the head of a request, and for a client that re
 """
 
 import asyncio
+import socket
 from typing import Any
 
 from uvicorn.protocols.http.h11_impl import H11Protocol
@@ -25,6 +26,10 @@ class Connection(H11Protocol):
     def connection_made(self, transport: Any) -> None:
         """Begins to wait for a request."""
         super().connection_made(transport)
+        # An answer is written in two pieces. The second would wait until the client has
+        # acknowledged the first, which takes 40 ms on Linux.
+        connection = transport.get_extra_info("socket")
+        connection.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
         self.app_state[CONNECTIONS] = self.connections
         self._wait()
 

@@ -18,10 +18,11 @@ from spanbert_tf.models import SpanBertMaskedLM, SpanBertTokenizer
 from spanbert_tf.serving.description import Description
 from spanbert_tf.serving.exporting import Signatures
 from spanbert_tf.serving.readme import row_length
-from spanbert_tf.tasks.graphs import clean_texts, text_specs
+from spanbert_tf.tasks.graphs import text_specs
 from spanbert_tf.tasks.pipeline import Pipeline
 from spanbert_tf.tasks.report import marked_places
 from spanbert_tf.tasks.shown_answers import View
+from spanbert_tf.text.tokenization import clean_texts
 from spanbert_tf.text.vocabulary import MASK_TOKEN
 
 

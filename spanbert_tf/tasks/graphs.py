@@ -30,11 +30,6 @@ def no_sentences(texts: tf.Tensor) -> tf.Tensor:
     return tf.zeros([tf.size(texts), 0], tf.int32)
 
 
-def clean_texts(texts: tf.Tensor) -> tf.Tensor:
-    """Replaces bytes that are not UTF-8 in the texts of a request, string [N]."""
-    return tf.strings.unicode_transcode(texts, "UTF-8", "UTF-8", errors="replace")
-
-
 def string_tensor(texts: Sequence[str]) -> tf.Tensor:
     """Converts texts to a tensor, string [N]. Halves of surrogate pairs, as in JSON, become `?`."""
     return tf.constant([text.encode("utf-8", "replace") for text in texts], tf.string)

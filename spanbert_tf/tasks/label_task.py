@@ -17,7 +17,7 @@ from spanbert_tf.data.records import Info, Records
 from spanbert_tf.files.text_files import write_json_lines
 from spanbert_tf.serving.description import Description
 from spanbert_tf.serving.exporting import Signatures
-from spanbert_tf.tasks.graphs import clean_texts, text_specs
+from spanbert_tf.tasks.graphs import text_specs
 from spanbert_tf.tasks.pipeline import best_of
 from spanbert_tf.tasks.report import (
     ClassScores,
@@ -28,6 +28,7 @@ from spanbert_tf.tasks.report import (
 )
 from spanbert_tf.tasks.shown_answers import View, shares_of
 from spanbert_tf.tasks.task import ConfigT, Outcome, Task
+from spanbert_tf.text.tokenization import clean_texts
 
 PREDICTIONS_FILE = "predictions.jsonl"
 

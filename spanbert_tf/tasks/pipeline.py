@@ -21,7 +21,7 @@ from spanbert_tf.serving.description import Description
 from spanbert_tf.serving.exporting import ROWS, Served, Signatures
 from spanbert_tf.serving.readme import BASE_TEMPLATE, describe_inputs, row_length
 from spanbert_tf.serving.runtimes import RowExport
-from spanbert_tf.tasks.graphs import clean_texts, string_tensor
+from spanbert_tf.tasks.graphs import string_tensor
 from spanbert_tf.tasks.shown_answers import View, shown, shown_list
 from spanbert_tf.terminal import show_progress
 from spanbert_tf.text.positions import SegmentPositions
@@ -379,8 +379,8 @@ def count_tokens(
     """
     lengths: Any = 1  # [CLS]
     for column in texts:
-        pieces = tokenizer.tokenize(clean_texts(tf.convert_to_tensor(column, tf.string)))
-        lengths = lengths + pieces.row_lengths().numpy() + 1
+        counts = tokenizer.count(tf.convert_to_tensor(column, tf.string))
+        lengths = lengths + counts.numpy() + 1
     return lengths.tolist()
 
 

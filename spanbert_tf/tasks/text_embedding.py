@@ -13,8 +13,9 @@ import tensorflow as tf
 from spanbert_tf.models import SpanBertTextEmbedder
 from spanbert_tf.serving.description import Description
 from spanbert_tf.serving.exporting import Signatures
-from spanbert_tf.tasks.graphs import clean_texts, text_specs
+from spanbert_tf.tasks.graphs import text_specs
 from spanbert_tf.tasks.pipeline import Pipeline
+from spanbert_tf.text.tokenization import clean_texts
 
 
 class TextEmbedding(Pipeline):

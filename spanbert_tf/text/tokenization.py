@@ -5,7 +5,7 @@ N texts, T word pieces of all texts.
 
 import dataclasses
 import functools
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 
 import numpy as np
 import tensorflow as tf
@@ -79,6 +79,21 @@ class WordPieceTokenizer(tf.Module):
     def _tokenize(self, texts: tf.Tensor) -> tf.RaggedTensor:
         return self._word_pieces.tokenize(self._normalize(texts)[0])
 
+    def count(self, texts: tf.Tensor) -> tf.Tensor:
+        """Number of word pieces of each text of a request, string [N]; int64 [N]."""
+        return self._count(texts)
+
+    @functools.cached_property
+    def _count(self) -> Callable[[tf.Tensor], tf.Tensor]:
+        """`count` as one graph. Finding it among others would take as long as counting a text."""
+
+        def count(texts: tf.Tensor) -> tf.Tensor:
+            normalized = self._normalize(clean_texts(texts))[0]
+            return self._word_pieces.tokenize(normalized).row_lengths()
+
+        spec = tf.TensorSpec([None], tf.string)
+        return tf.function(count, autograph=False).get_concrete_function(spec)
+
     def tokenize_with_offsets(
         self, texts: tf.Tensor
     ) -> tuple[tf.RaggedTensor, tf.RaggedTensor, tf.RaggedTensor]:
@@ -119,6 +134,11 @@ class WordPieceTokenizer(tf.Module):
         if self._stripper is not None:
             return self._stripper.normalize_with_offsets(texts)
         return _lower_case(texts) if self._lowercase else (texts, None)
+
+
+def clean_texts(texts: tf.Tensor) -> tf.Tensor:
+    """Replaces bytes that are not UTF-8 in the texts of a request, string [N]."""
+    return tf.strings.unicode_transcode(texts, "UTF-8", "UTF-8", errors="replace")
 
 
 @functools.lru_cache(maxsize=8)

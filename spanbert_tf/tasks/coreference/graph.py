@@ -12,7 +12,8 @@ import tensorflow as tf
 from spanbert_tf.data.documents import TextReader
 from spanbert_tf.serving.exporting import Signatures
 from spanbert_tf.tasks.coreference.records import Clusters
-from spanbert_tf.tasks.graphs import clean_texts, no_sentences, sentence_specs, text_specs
+from spanbert_tf.tasks.graphs import no_sentences, sentence_specs, text_specs
+from spanbert_tf.text.tokenization import clean_texts
 
 NO_CLUSTER = -1
 _NO_PLACE = -1

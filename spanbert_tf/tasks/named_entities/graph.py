@@ -8,10 +8,10 @@ from typing import NamedTuple
 import keras_hub
 import tensorflow as tf
 
-from spanbert_tf.tasks.graphs import clean_texts, map_row_chunks
+from spanbert_tf.tasks.graphs import map_row_chunks
 from spanbert_tf.tasks.named_entities.records import BEGIN, INSIDE, OUTSIDE
 from spanbert_tf.text.positions import changes
-from spanbert_tf.text.tokenization import WordPieceTokenizer, characters_before
+from spanbert_tf.text.tokenization import WordPieceTokenizer, characters_before, clean_texts
 from spanbert_tf.text.vocabulary import begin_words
 from spanbert_tf.text.words import word_starts
 

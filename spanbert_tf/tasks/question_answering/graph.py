@@ -16,7 +16,6 @@ import tensorflow as tf
 from spanbert_tf.data.windows import WindowPacker, Windows
 from spanbert_tf.serving.exporting import Signatures
 from spanbert_tf.tasks.graphs import (
-    clean_texts,
     map_row_chunks,
     no_sentences,
     sentence_specs,
@@ -29,7 +28,7 @@ from spanbert_tf.text.positions import (
     given_sentences,
     pair_positions,
 )
-from spanbert_tf.text.tokenization import WordPieceTokenizer, characters_before
+from spanbert_tf.text.tokenization import WordPieceTokenizer, characters_before, clean_texts
 
 NO_SPAN = -1e30  # score that marks an invalid span
 SPANS_OF_A_WINDOW = 20  # as in the original code for SQuAD

@@ -6,7 +6,7 @@ Dimensions: N texts.
 import keras_hub
 import tensorflow as tf
 
-from spanbert_tf.tasks.graphs import clean_texts
+from spanbert_tf.text.tokenization import clean_texts
 
 # The text and the entities that the model reads instead if the places of entities are wrong.
 _STAND_IN = ".."

@@ -28,7 +28,7 @@ from spanbert_tf.models import (
 from spanbert_tf.presets.writing import published_name
 from spanbert_tf.serving.description import Description
 from spanbert_tf.serving.exporting import Signatures
-from spanbert_tf.tasks.graphs import clean_texts, text_specs
+from spanbert_tf.tasks.graphs import text_specs
 from spanbert_tf.tasks.label_task import PREDICTIONS_FILE, LabelTask, known_labels
 from spanbert_tf.tasks.marked_text import marked_pieces
 from spanbert_tf.tasks.pipeline import best_of
@@ -57,6 +57,7 @@ from spanbert_tf.tasks.text_classification.records import (
     TextClassificationManifest,
     text_names,
 )
+from spanbert_tf.text.tokenization import clean_texts
 from spanbert_tf.training.checkpoints import Best
 
 # What records without and with a property hold, and the options of `prepare` that write them.

@@ -147,6 +147,15 @@ def test_a_busy_server_is_alive(running, monkeypatch):
     assert requests.get(f"{running.url}/v2", timeout=WAIT).status_code == 503
 
 
+def test_answers_do_not_wait_for_acknowledgements(running):
+    """The system would hold the second piece of an answer back for 40 ms."""
+    with requests.Session() as session:
+        session.get(f"{running.url}/v2/health/live", timeout=WAIT)
+        (connection,) = running.server.server_state.connections
+        opened = connection.transport.get_extra_info("socket")
+        assert opened.getsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY)
+
+
 @pytest.mark.parametrize(("num_unread", "goes_on"), [(9, True), (10, False)])
 def test_a_client_that_reads_slowly_goes_on(num_unread, goes_on):
     """It has read one of ten bytes since the last look, or none."""

@@ -77,6 +77,8 @@ def test_offsets_are_of_whole_characters_in_order_and_leave_none_out(tokenizer, 
     tokens = tokenizer.tokenize(tf.constant(raw, tf.string))
     ids, starts, ends = tokenizer.tokenize_with_offsets(tf.constant(raw, tf.string))
     assert ids.to_list() == tokens.to_list()
+    counts = tokenizer.count(tf.constant(raw, tf.string)).numpy().tolist()
+    assert counts == [len(row) for row in tokens.to_list()]
     for text, row_starts, row_ends in zip(texts, starts.to_list(), ends.to_list(), strict=True):
         bounds = [len(text[:number].encode()) for number in range(len(text) + 1)]
         assert set(row_starts) | set(row_ends) <= set(bounds)
