@@ -166,7 +166,7 @@ def test_an_error_in_a_command_line_would_be_seen(parsed):
 
 @functools.cache
 def known_options():
-    params = (param for command in commands() for param in command.params)
+    params = (param for command in (cli, *commands()) for param in command.params)
     flags = (flag for param in params for flag in (*param.opts, *param.secondary_opts))
     return {*flags, *FOREIGN_OPTIONS}
 
