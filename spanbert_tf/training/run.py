@@ -57,6 +57,8 @@ def run(
     place = os.path.join(output, CHECKPOINTS)
     steps = saved_steps(place)
     is_new = not steps
+    # Not earlier: the constructors of callbacks, the user's code, may have drawn random numbers.
+    keras.utils.set_random_seed(training.library_seed)
     with lost_workers_named(output, devices):
         # Check before anything is built: on JAX, building a model needs all workers.
         devices.check_same_step(max(steps, default=0), output)

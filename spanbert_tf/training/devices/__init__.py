@@ -34,7 +34,7 @@ NVIDIA_CARD = "/dev/nvidia0"  # exists where the driver is loaded, also in conta
 class Devices:
     """The devices and processes of a run; create it before any other TensorFlow operation.
 
-    It also sets the order of sums, determinism and Keras' seed for the whole process.
+    It also sets the order of sums and determinism for the whole process.
 
     Args:
         training: section `training` of the configuration.
@@ -63,7 +63,6 @@ class Devices:
         backend.keep_order_of_sums()
         if training.deterministic:
             tf.config.experimental.enable_op_determinism()
-        keras.utils.set_random_seed(training.library_seed)
 
     def scope(self) -> contextlib.AbstractContextManager:
         """Returns the context in which the variables of the run must be created."""

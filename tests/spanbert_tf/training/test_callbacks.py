@@ -10,15 +10,19 @@ from spanbert_tf.errors import ConfigurationError, TrainingError
 from spanbert_tf.pretraining.job import run_pretraining
 from spanbert_tf.training.callbacks import load_callbacks
 from spanbert_tf.training.checkpoint_files import saved_steps
+from spanbert_tf.training.metrics_log import CLOCKED
 
 MODULE = """
 import json
+import random
 
 import keras
 
 class Recorder(keras.callbacks.Callback):
-    def __init__(self, path, fails_at=None, stops_at=None):
+    def __init__(self, path, fails_at=None, stops_at=None, draws=False):
         super().__init__()
+        if draws:
+            random.random()
         self.path, self.fails_at, self.stops_at = path, fails_at, stops_at
 
     def note(self, hook, number, logs):
@@ -120,12 +124,26 @@ def test_callbacks_get_each_line_and_each_evaluation(
         assert "loss" in logs
 
 
+def _unclocked(notes):
+    """Notes without what a clock gives."""
+    return [
+        (hook, number, {name: value for name, value in logs.items() if name not in CLOCKED})
+        for hook, number, logs in notes
+    ]
+
+
 def test_a_callback_stops_the_training(recorder, tmp_path, tiny_overrides, tiny_records, capsys):
     _run(tiny_overrides, tiny_records, tmp_path, recorder, stops_at=3)
     stopped = "a callback has stopped the training: saved step 4 of 12; run the same command"
     assert stopped in capsys.readouterr().out
     assert saved_steps(str(tmp_path / "run" / "checkpoints")) == [4]
-    assert [hook for hook, _, _ in _notes(tmp_path)][-2:] == ["batch_end", "train_end"]
+    notes = _notes(tmp_path)
+    assert [hook for hook, _, _ in notes][-2:] == ["batch_end", "train_end"]
+    # Random numbers that a callback draws in its constructor change neither weights nor dropout.
+    drawing = tmp_path / "drawing"
+    drawing.mkdir()
+    _run(tiny_overrides, tiny_records, drawing, recorder, stops_at=3, draws=True)
+    assert _unclocked(_notes(drawing)) == _unclocked(notes)
 
 
 @pytest.mark.parametrize(
