@@ -21,7 +21,8 @@ BelowOne = Annotated[float, Field(ge=0, lt=1)]
 PositiveUpToOne = Annotated[float, Field(gt=0, le=1)]
 
 # A number, or a list of two of them. The tags choose the type whose errors are told.
-_ONE, _TWO = "one number", "two numbers"
+_ONE = "one number"
+_TWO = "two numbers"
 _Number = TypeVar("_Number")
 OneOrTwo = Annotated[
     Annotated[_Number, Tag(_ONE)]

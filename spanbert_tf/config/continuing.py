@@ -70,7 +70,8 @@ def _encoder_values(preset: PresetFiles) -> dict[str, Any]:
     description = preset.description(PRESET_CONFIG)
     if found := hugging_face_model(description, "DIR"):  # not on this machine, such as hf://
         raise BadInputError(f"{preset}: is {found.what}; download it to DIR: {found.advice}")
-    class_name, arguments = preset.class_name(PRESET_CONFIG), preset.arguments(PRESET_CONFIG)
+    class_name = preset.class_name(PRESET_CONFIG)
+    arguments = preset.arguments(PRESET_CONFIG)
     if class_name != _ENCODER:
         raise BadInputError(
             f"{preset}: no preset of a {_ENCODER} but of a {class_name}; "

@@ -217,7 +217,8 @@ def _check_model(model: ModelConfig) -> None:
 
 def _check_rows(config: PretrainingConfig) -> None:
     """Checks that model and objectives can read the records' rows."""
-    length, longest = config.data.sequence_length, config.model.max_sequence_length
+    length = config.data.sequence_length
+    longest = config.model.max_sequence_length
     if length > longest:
         raise conflict(
             f"{length} is more than model.max_sequence_length ({longest})",
@@ -229,7 +230,8 @@ def _check_rows(config: PretrainingConfig) -> None:
                 else f"model.max_sequence_length={length}"
             ),
         )
-    positions, is_pair = config.model.position_embeddings, config.data.sequences == "pair"
+    positions = config.model.position_embeddings
+    is_pair = config.data.sequences == "pair"
     next_sentence = config.objectives.next_sentence
     if reads_indices(positions) and (is_pair or next_sentence):
         raise conflict(
@@ -249,7 +251,8 @@ def _check_rows(config: PretrainingConfig) -> None:
 
 
 def _check_schedule(optimizer: OptimizerConfig, training: TrainingConfig) -> None:
-    steps, schedule_steps = training.steps, training.schedule_steps
+    steps = training.steps
+    schedule_steps = training.schedule_steps
     if steps > schedule_steps:
         raise conflict(
             f"{steps} is more than training.schedule_steps ({schedule_steps}), where the "

@@ -29,7 +29,9 @@ _ADDRESSES = {"training.tpu": "local"}
 # or the file of a run may come from anyone.
 _CODE = "training.callbacks"
 # A configuration has a few kilobytes and two or three levels; its numbers have a few digits.
-_MAX_BYTES, _MAX_DEPTH, _MAX_NUMBER = 1 << 20, 32, 100
+_MAX_BYTES = 1 << 20
+_MAX_DEPTH = 32
+_MAX_NUMBER = 100
 # PyYAML's own constructors raise ValueError for a date of month 13 and the like, AttributeError for
 # `!!timestamp x`, IndexError for `!!int ''` and KeyError for `!!bool x`.
 _NO_VALUE = (yaml.YAMLError, ValueError, AttributeError, LookupError, RecursionError)

@@ -106,9 +106,12 @@ def _file_kind(head: bytes) -> _FileKind | None:
 
 
 PRESET_CONFIG = "config.json"
-RUN_CONFIG, PRESET_OF_RUN = "config.yaml", "preset"
-PRETRAINING_RECORDS, ANY_TASK = "pretraining", "a task"
-_PRETRAINING_INFO, _INFO_ENDING = "dataset_info.json", "_info.json"
+RUN_CONFIG = "config.yaml"
+PRESET_OF_RUN = "preset"
+PRETRAINING_RECORDS = "pretraining"
+ANY_TASK = "a task"
+_PRETRAINING_INFO = "dataset_info.json"
+_INFO_ENDING = "_info.json"
 _COMMANDS_OF_TASK = "spanbert_tf.tasks.table:commands_of_task"
 _HUGGING_FACE_KEYS = {"model_type", "architectures", "transformers_version", "hidden_size"}
 _HUGGING_FACE_BERTS = ("bert", "segabert")  # types of models that can be converted

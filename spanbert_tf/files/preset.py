@@ -29,12 +29,14 @@ from spanbert_tf.files.text_files import is_unicode, parse_json
 
 TASK_CONFIG = "task.json"
 PREPROCESSOR_CONFIG = "preprocessor.json"
-TOKENIZER_CONFIG, TOKENIZER_VOCABULARY = "tokenizer.json", "assets/tokenizer/vocabulary.txt"
+TOKENIZER_CONFIG = "tokenizer.json"
+TOKENIZER_VOCABULARY = "assets/tokenizer/vocabulary.txt"
 DESCRIPTIONS = (PRESET_CONFIG, TOKENIZER_CONFIG, TASK_CONFIG, PREPROCESSOR_CONFIG)
 HEADS_FILE = "pretraining_heads.npz"
 GOLDEN_FILE = "golden.json"
 CARD_FILE = "README.md"
-ADAPTER_CONFIG, ADAPTER_WEIGHTS = "adapter_config.json", "adapter_model.safetensors"
+ADAPTER_CONFIG = "adapter_config.json"
+ADAPTER_WEIGHTS = "adapter_model.safetensors"
 PRESET_KIND = OutputKind(
     "a preset",
     GOLDEN_FILE,
@@ -50,10 +52,12 @@ PRESET_KIND = OutputKind(
         TOKENIZER_VOCABULARY,
     ),
 )
-ENCODER_WEIGHTS, TASK_WEIGHTS = "model.weights.h5", "task.weights.h5"
+ENCODER_WEIGHTS = "model.weights.h5"
+TASK_WEIGHTS = "task.weights.h5"
 _INDEX = "model.weights.json"  # names the files of an encoder that is saved in several
 # Where a tokenizer or preprocessor is to be saved: KerasHub writes to that path, wherever it leads.
-_FILE_KEY, _FILES = "config_file", (TOKENIZER_CONFIG, PREPROCESSOR_CONFIG)
+_FILE_KEY = "config_file"
+_FILES = (TOKENIZER_CONFIG, PREPROCESSOR_CONFIG)
 _MOST = 2**64  # no number of a model is beyond it; the largest are seeds
 _COUNTS = (  # at least 1, and TensorFlow computes with them in int32
     *("vocabulary_size", "num_heads", "hidden_dim", "intermediate_dim", "num_classes"),
@@ -67,7 +71,8 @@ _ROWS = (  # sizes that count rows, each at least as wide as the model
 )
 _WEIGHT_ENDINGS = (".h5", ".npz")
 # Weights of four bits; and sixteen variables for each layer, with their entries in HDF5.
-_LEAST_BYTES_OF_WEIGHT, _LEAST_BYTES_OF_LAYER = 0.5, 16 * 128
+_LEAST_BYTES_OF_WEIGHT = 0.5
+_LEAST_BYTES_OF_LAYER = 16 * 128
 _FILE_NAME = re.compile(r"[\w.-]{1,255}")
 _SPAN_POSITIONS = "span_boundary_head/position_embedding/embeddings"
 _NEXT_SENTENCE = "next_sentence_head/kernel"

@@ -241,7 +241,9 @@ class AntecedentScorer(keras.layers.Layer):
         scores = ops.where(coarse > NO_SCORE / 2, scores, NO_SCORE)
         scores = ops.pad(scores, [[0, 0], [0, 0], [1, 0]])
         shares = ops.cast(ops.softmax(scores, axis=-1), self.compute_dtype)  # [B, Q, 1 + A]
-        mean = shares[:, :, :1] * vectors + ops.matmul(shares[:, :, None, 1:], others)[:, :, 0]
+        own_share = shares[:, :, :1]  # [B, Q, 1]
+        other_shares = shares[:, :, None, 1:]  # [B, Q, 1, A]
+        mean = own_share * vectors + ops.matmul(other_shares, others)[:, :, 0]  # [B, Q, D]
         gate = ops.sigmoid(self.gate(ops.concatenate([vectors, mean], axis=-1)))
         return gate * mean + (1 - gate) * vectors
 

@@ -209,8 +209,9 @@ def select_spans(
         chosen_spans = _borders(chosen, max_span_width)
         barred = _crossing(spans, chosen_spans) & (slots < counts)[:, None]  # [B, Q, P]
         undecided = (block_scores > no_score) & ~ops.any(barred, axis=-1)
-        earlier = ops.arange(_BLOCK)[None, :] < ops.arange(_BLOCK)[:, None]
-        accepted = _accept(_crossing(spans, spans) & earlier[None], undecided)  # [B, Q]
+        place = ops.arange(_BLOCK)
+        is_better = place[None, :] < place[:, None]  # [Q, Q]; the best candidates come first
+        accepted = _accept(_crossing(spans, spans) & is_better[None], undecided)  # [B, Q]
         ranks = counts + ops.cumsum(ops.cast(accepted, "int32"), axis=1) - 1
         accepted = accepted & (ranks < limits)
         fits = (ranks[:, :, None] == slots[:, None]) & accepted[:, :, None]  # [B, Q, P]

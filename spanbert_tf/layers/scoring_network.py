@@ -146,5 +146,6 @@ def gather_rows(values: keras.KerasTensor, indices: keras.KerasTensor) -> keras.
     """
     batch, length = ops.shape(values)[:2]
     flat = ops.reshape(values, (batch * length, *ops.shape(values)[2:]))
-    first = ops.reshape(ops.arange(batch) * length, (-1, *[1] * (len(indices.shape) - 1)))
-    return ops.take(flat, indices + ops.cast(first, indices.dtype), axis=0)
+    first = ops.cast(ops.arange(batch) * length, indices.dtype)  # row of each document in `flat`
+    other_axes = [1] * (len(indices.shape) - 1)
+    return ops.take(flat, indices + ops.reshape(first, (-1, *other_axes)), axis=0)

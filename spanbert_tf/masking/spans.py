@@ -42,7 +42,8 @@ class Blocks(NamedTuple):
     def flat_starts(self) -> tf.Tensor:
         """Flat position of the first token of each block, int64 [B, G, 1]."""
         num_rows, width = tf.unstack(tf.shape(self.token_ids, out_type=tf.int64))
-        return (tf.range(num_rows)[:, tf.newaxis] * width + self.starts)[:, :, tf.newaxis]
+        first_of_row = tf.range(num_rows)[:, tf.newaxis] * width  # [B, 1]
+        return (first_of_row + self.starts)[:, :, tf.newaxis]
 
     def spread(self, values: tf.Tensor) -> tf.Tensor:
         """Spreads values of blocks [B or 1, G] to their positions, [B, S]; unchanged for G = 1.

@@ -8,7 +8,7 @@ import keras_hub
 from keras import ops
 
 from spanbert_tf.layers import SpanBoundaryHead, bert_initializer, masked_lm_head, operations
-from spanbert_tf.models.objective import ObjectiveSums, are_targets
+from spanbert_tf.models.objective import ObjectiveSums, are_targets, weights_of
 from spanbert_tf.models.pretraining_heads import HEAD_ARGUMENTS, PretrainerPresets
 from spanbert_tf.models.span_bert_backbone import SpanBertBackbone
 from spanbert_tf.models.span_bert_task import SpanBertTask
@@ -193,8 +193,7 @@ class SpanBertPretrainer(  # type: ignore[misc]  # `save_to_preset` also needs t
             # The data set may have more targets of a span than this head has positions.
             weights *= ops.cast(batch["span_offsets"] < self.max_span_targets, "float32")
         if row_weights is not None:
-            row_weights = ops.cast(row_weights, "float32")
-            weights *= ops.reshape(row_weights, (-1, *[1] * (len(weights.shape) - 1)))
+            weights *= weights_of(weights, row_weights)
         return batch[labels_name], weights
 
     def get_config(self) -> dict:

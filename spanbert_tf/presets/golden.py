@@ -113,7 +113,8 @@ def check_outputs(
     if not sentences:
         return
     for sentence, found in zip(sentences, _run_sentences(backbone, tokenizer), strict=False):
-        expected, outputs = sentence.first_and_last_output, found.first_and_last_output
+        expected = sentence.first_and_last_output
+        outputs = found.first_and_last_output
         if list(map(len, expected)) != list(map(len, outputs)):
             raise BadInputError(
                 f"{preset}: {GOLDEN_FILE} has outputs of another shape; copy the preset again, or "
@@ -129,7 +130,8 @@ def check_outputs(
 
 def golden_rows(tokenizer: keras_hub.tokenizers.Tokenizer) -> list[list[int]]:
     """The sentences as rows of token ids, with [CLS] and [SEP]."""
-    start, end = tokenizer.start_token_id, tokenizer.end_token_id
+    start = tokenizer.start_token_id
+    end = tokenizer.end_token_id
     return [[start, *np.asarray(tokenizer(text)).tolist(), end] for text in SENTENCES]
 
 

@@ -208,7 +208,8 @@ def masked_example(row: dict[str, np.ndarray], vocabulary: Sequence[str]) -> Tex
 
 def _sentence_mark(row: dict[str, np.ndarray], position: int) -> str:
     """Returns `¶paragraph.sentence` for the first token of a sentence or of the row, else `""`."""
-    if "token_indices" not in row or position in (0, int(row["padding_mask"].sum()) - 1):
+    last_position = int(row["padding_mask"].sum()) - 1
+    if "token_indices" not in row or position in (0, last_position):
         return ""
     token = row["token_indices"][position]
     if token and position > 1:

@@ -46,7 +46,8 @@ def run_litert(path: str, rows: dict[str, np.ndarray]) -> dict[str, np.ndarray]:
     def answer(row: dict[str, np.ndarray]) -> dict[str, np.ndarray]:
         inputs = {}
         for name, width in widths.items():
-            inputs[name] = np.pad(row[name], [(0, 0), (0, width - row[name].shape[1])])
+            num_missing = width - row[name].shape[1]
+            inputs[name] = np.pad(row[name], [(0, 0), (0, num_missing)])
         return run(**inputs)
 
     if "mask_positions" not in widths:
@@ -57,10 +58,11 @@ def run_litert(path: str, rows: dict[str, np.ndarray]) -> dict[str, np.ndarray]:
     answers = []
     for start in range(0, max(count, 1), at_once):
         answers.append(answer({**rows, "mask_positions": positions[:, start : start + at_once]}))
-    return {
-        name: np.concatenate([part[name] for part in answers], axis=1)[:, :count]
-        for name in answers[0]
-    }
+    joined = {}
+    for name in answers[0]:
+        parts = [answer[name] for answer in answers]
+        joined[name] = np.concatenate(parts, axis=1)[:, :count]
+    return joined
 
 
 def _write_onnx(function: GraphFunction, path: str) -> None:
@@ -90,7 +92,8 @@ def _write_litert(function: GraphFunction, path: str, int8: bool = False) -> Non
 
 def largest_difference(expected: np.ndarray, found: np.ndarray) -> float:
     """The largest absolute difference. Equal infinities do not differ; NaN gives NaN."""
-    expected, found = expected.astype("float64"), found.astype("float64")
+    expected = expected.astype("float64")
+    found = found.astype("float64")
     differs = expected != found
     return float(np.abs(expected[differs] - found[differs]).max(initial=0.0))
 

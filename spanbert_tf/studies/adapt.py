@@ -55,8 +55,12 @@ from spanbert_tf.training.run_directory import RunDirectory
 CONFIG = "continue"
 SUMMARY_FILE = "README.md"
 _SPEED_FILE = "speed.json"
-_EXTENDED, _RECORDS, _RUN = "extended", "records", "run"
-_BEFORE, _TASKS, _SPEED = "before", "tasks", "speed"
+_EXTENDED = "extended"
+_RECORDS = "records"
+_RUN = "run"
+_BEFORE = "before"
+_TASKS = "tasks"
+_SPEED = "speed"
 _CONTENTS = (
     *(SUMMARY_FILE, _SPEED_FILE, INPUTS_FILE),
     *(_EXTENDED, _RECORDS, _RUN, PRESET, _BEFORE, _TASKS, _SPEED),

@@ -35,7 +35,8 @@ Scores = Mapping[str, Mapping[str, float]]  # data set → metric → percent
 _EPOCH = (1980, 1, 1, 0, 0, 0)  # fixed, so that the same predictions give the same bytes
 _MISSING = "-"
 _NOT_SEARCHED = frozenset({"checkpoints", PRESET, "logs"})
-_MATCHED, _MISMATCHED = "mnli", "mnli_mm"
+_MATCHED = "mnli"
+_MISMATCHED = "mnli_mm"
 _TITLES = {submission_file(name): name for name in GLUE_TASKS}
 # Columns of table 5 (SpanBERT): title → data sets.
 _COLUMNS = {
@@ -270,8 +271,10 @@ def _of_chosen_model(mismatched: list[Result], matched: Result | None) -> Result
     """The result on MNLI's mismatched set of the model that is best on the matched set."""
     chosen = matched.golden_sha256 if matched else None
     of_chosen = [result for result in mismatched if chosen and result.golden_sha256 == chosen]
-    if not of_chosen and len(mismatched) == 1 and None in (chosen, mismatched[0].golden_sha256):
-        of_chosen = mismatched  # the model of one of both results is not known
+    if len(mismatched) == 1:
+        is_known = None not in (chosen, mismatched[0].golden_sha256)
+        if not is_known:  # the result may be that of the chosen model
+            of_chosen = mismatched
     if mismatched and not of_chosen:
         whose = f"of {matched.path}" if matched else "chosen on the matched set"
         print_line(

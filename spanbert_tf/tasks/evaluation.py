@@ -143,11 +143,20 @@ def score_sets(
             write_output(report, page)
             print_line(f"{report}: all records of {records}")
     if len(data) > 1:  # MRQA's overall score (Fisch et al., 2019; SpanBERT, table 2: "Avg.")
-        # The data sets of one task can have different metrics, as those of GLUE do.
-        shared = [name for name in scores[0] if all(name in each for each in scores)]
-        means = {name: float(np.mean([each[name] for each in scores])) for name in shared}
-        print_line(f"overall, the mean of {len(data)} sets: {shown_scores(means)}")
+        print_line(f"overall, the mean of {len(data)} sets: {shown_scores(_means(scores))}")
     return scores
+
+
+def _means(scores: Sequence[Mapping[str, float]]) -> dict[str, float]:
+    """Returns the means of the scores that all data sets have.
+
+    The data sets of one task can have different metrics, as those of GLUE do.
+    """
+    means = {}
+    for name in scores[0]:
+        if all(name in of_set for of_set in scores):
+            means[name] = float(np.mean([of_set[name] for of_set in scores]))
+    return means
 
 
 def shown_scores(scores: Mapping[str, float]) -> str:
@@ -240,7 +249,8 @@ def check_encoder(
         else:
             advice = f"records of {manifest.task} have BERT's positions: take such an encoder"
         raise MismatchError(f"{preset}: reads {reads}, and {data} was written for others; {advice}")
-    limit, length = backbone.max_sequence_length, manifest.sequence_length
+    limit = backbone.max_sequence_length
+    length = manifest.sequence_length
     if not has_positions(backbone.position_embeddings, limit, length):
         raise MismatchError(
             f"{preset}: has {limit} positions, the rows in {data} up to {length}; write them with "

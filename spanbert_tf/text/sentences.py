@@ -256,7 +256,8 @@ def _find_candidates(
         line_starts: where the lines begin.
         line_ends: where they end.
     """
-    places = np.flatnonzero((codes == ord(".")) | (codes == ord("?")) | (codes == ord("!")))
+    is_mark = (codes == ord(".")) | (codes == ord("?")) | (codes == ord("!"))
+    places = np.flatnonzero(is_mark)
     following = codes[places + 1]
     may_follow = _has_kind(following, _IS_SPACE | _IS_AFTER_WORD) & (following != _LINE_END)
     places = places[may_follow]
@@ -271,7 +272,8 @@ def _find_candidates(
 
     # Words end with white space of ASCII. At the start of a line it belongs to the first word, as
     # in NLTK.
-    is_space = (codes == ord(" ")) | ((codes >= ord("\t")) & (codes <= ord("\r")))
+    is_tab_or_line_end = (codes >= ord("\t")) & (codes <= ord("\r"))
+    is_space = is_tab_or_line_end | (codes == ord(" "))
     is_space[line_starts] = line_starts == line_ends
     spaces = np.append(-1, np.flatnonzero(is_space))
     word_starts = spaces[np.searchsorted(spaces, places) - 1] + 1
@@ -367,7 +369,9 @@ def _find_plain_endings(undecided: Iterable[str]) -> np.ndarray:
     is_plain[:, 0] = is_plain[:, :, 0] = False
     is_plain[_OTHER_LETTER] = is_plain[:, _OTHER_LETTER] = is_plain[:, :, _OTHER_LETTER] = False
     for word in undecided:
-        is_plain[tuple(_letter_numbers(np.array(list(map(ord, f"{word:>3}"[-3:])))))] = False
+        last_letters = f"{word:>3}"[-3:]
+        codes = np.array([ord(letter) for letter in last_letters])
+        is_plain[tuple(_letter_numbers(codes))] = False
     return is_plain
 
 

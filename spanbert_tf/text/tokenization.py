@@ -26,7 +26,8 @@ _LONGEST_PHRASE = 600
 # has no hold on its object, so the public ones, which have, call it.
 _in_graph = tf.function(input_signature=[tf.TensorSpec([None], tf.string)], autograph=False)
 _LETTERS = 0x20000  # no letter beyond has a lower case of its own
-_DOTTED_CAPITAL_I, _DOT_ABOVE = 0x130, 0x307  # the one letter whose lower case is two characters
+_DOTTED_CAPITAL_I = 0x130  # the one letter whose lower case is two characters
+_DOT_ABOVE = 0x307
 
 
 class WordPieceTokenizer(tf.Module):
@@ -119,7 +120,8 @@ class WordPieceTokenizer(tf.Module):
         if origins is None:
             return ids, starts, ends
         rows = tf.gather(origins.row_starts(), starts.value_rowids())  # [T]
-        first_bytes, last_bytes = rows + starts.flat_values, rows + ends.flat_values - 1
+        first_bytes = rows + starts.flat_values
+        last_bytes = rows + ends.flat_values - 1
         return (
             ids,
             starts.with_flat_values(tf.gather(origins.flat_values, first_bytes)),

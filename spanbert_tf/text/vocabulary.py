@@ -13,13 +13,17 @@ from spanbert_tf.text.languages import DEFAULT_LANGUAGE, check_language
 if TYPE_CHECKING:
     import numpy as np
 
-PAD_TOKEN, UNKNOWN_TOKEN = "[PAD]", "[UNK]"
-START_TOKEN, END_TOKEN, MASK_TOKEN = "[CLS]", "[SEP]", "[MASK]"
+PAD_TOKEN = "[PAD]"
+UNKNOWN_TOKEN = "[UNK]"
+START_TOKEN = "[CLS]"
+END_TOKEN = "[SEP]"
+MASK_TOKEN = "[MASK]"
 SPECIAL_TOKENS = (PAD_TOKEN, UNKNOWN_TOKEN, START_TOKEN, END_TOKEN, MASK_TOKEN)
 CONTINUATION_PREFIX = "##"
 # In place of an entity's words, or around them.
 EntityMode = Literal["masked", "text"]
-SUBJECT, OBJECT = "SUBJ", "OBJ"
+SUBJECT = "SUBJ"
+OBJECT = "OBJ"
 BOUNDARIES = tuple(f"{role}_{side}" for role in (SUBJECT, OBJECT) for side in ("START", "END"))
 # TACRED needs so many markers of entities: 4 borders, 2 roles, 2 types of subjects, 17 of objects.
 NUM_MARKERS = 25

@@ -110,7 +110,8 @@ class EntityDecoder(tf.Module):
 
         sums = sum_of_entities(weights * tf.gather(scores, source))
         text_rows = rows[is_first]  # [E]
-        firsts, limits = starts[is_first], ends[is_last]  # bytes
+        firsts = starts[is_first]  # bytes
+        limits = ends[is_last]  # bytes
         flat = (
             tf.gather(self._type_names, types[is_first]),
             tf.math.divide_no_nan(sums, sum_of_entities(weights)),

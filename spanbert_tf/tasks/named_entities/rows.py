@@ -115,13 +115,14 @@ def _without_spaces(sentence: Sentence) -> Sentence:
         if character == " ":
             around = text[max(place - 1, 0) : place + 2]
             is_kept[place] = not any(map(_needs_no_space, around))
-    before = np.cumsum(is_kept) - is_kept  # characters that stay before each
     kept = "".join(itertools.compress(text, is_kept))
-    words = tuple((int(before[start]), int(before[end])) for start, end in sentence.words or ())
+    # The new place of a character is the number of characters before it that stay.
+    new_places = (np.cumsum(is_kept) - is_kept).tolist()
+    words = tuple((new_places[start], new_places[end]) for start, end in sentence.words or ())
     entities = sentence.entities
     if entities is not None:
         entities = tuple(
-            Entity(int(before[start]), int(before[end]), name) for start, end, name in entities
+            Entity(new_places[start], new_places[end], name) for start, end, name in entities
         )
     return Sentence(sentence.id, kept, words, entities)
 

@@ -83,5 +83,6 @@ def _are_places(texts: tf.Tensor, subject: tf.Tensor, object: tf.Tensor) -> tf.T
         (places[:, 0] >= 0) & (places[:, 0] < places[:, 1]) & (places[:, 1] <= length)
         for places in (subject, object)
     ]
-    are_apart = (subject[:, 1] <= object[:, 0]) | (object[:, 1] <= subject[:, 0])
-    return are_in[0] & are_in[1] & are_apart
+    is_subject_first = subject[:, 1] <= object[:, 0]
+    is_object_first = object[:, 1] <= subject[:, 0]
+    return are_in[0] & are_in[1] & (is_subject_first | is_object_first)

@@ -223,7 +223,8 @@ def read_glue(path: str, task: str) -> LabelledTexts:
     """
     if task == "mnli" and "mismatched" in os.path.basename(path):
         task = "mnli_mm"
-    facts, lines = GLUE_TASKS[task], read_tsv(path)
+    facts = GLUE_TASKS[task]
+    lines = read_tsv(path)
     lines, num_skipped = _without_short_rows(facts, lines)
     rows = _glue_rows(path, facts, lines)
     is_labelled = facts.label is not None and bool(rows) and facts.label in rows[0].values
