@@ -16,7 +16,6 @@ import contextlib
 import http.client
 import json
 import os
-import socket
 import statistics
 import subprocess
 import sys
@@ -27,7 +26,7 @@ from typing import Any
 
 import click
 
-from benchmarks.machine import describe_machine
+from benchmarks.machine import describe_machine, free_port
 from benchmarks.serving import write_models, write_texts
 
 LENGTHS = (8, 16, 24, 32, 48, 64, 80, 96)  # tokens
@@ -67,7 +66,7 @@ def main(vocabulary: str, layers: int, width: int, threads: int, wait: float, ro
         with open(os.path.join(directory, "texts.json"), "w", encoding="utf-8") as file:
             json.dump(texts, file)
         environment = _environment(threads)
-        ports = {name: _free_port() for name in (_OURS, _PEER)}
+        ports = {name: free_port() for name in (_OURS, _PEER)}
         ours, theirs = (os.path.join(directory, name) for name in ("ours", "theirs"))
         serve = [_OURS_MODULE, "serve", ours, "--port", ports[_OURS]]
         serve += ["--max-batch-tokens", _BATCH_TOKENS]
@@ -82,11 +81,6 @@ def main(vocabulary: str, layers: int, width: int, threads: int, wait: float, ro
 def _environment(threads: int) -> dict[str, str]:
     names = ("OMP_NUM_THREADS", "TF_NUM_INTRAOP_THREADS", "TF_NUM_INTEROP_THREADS")
     return {**os.environ, **dict.fromkeys(names, str(threads)), "TF_CPP_MIN_LOG_LEVEL": "3"}
-
-
-def _free_port() -> int:
-    with socket.create_server(("127.0.0.1", 0)) as listener:
-        return listener.getsockname()[1]
 
 
 @contextlib.contextmanager

@@ -1,8 +1,9 @@
-"""Says in words what a figure was measured on."""
+"""Says in words what a figure was measured on, and finds a port for servers there."""
 
 import importlib.metadata
 import os
 import platform
+import socket
 
 import psutil
 
@@ -20,3 +21,9 @@ def describe_machine(packages: tuple[str, ...] = ("tensorflow",)) -> str:
         f"{cores} cores, {gigabytes:.0f} GiB of memory, {platform.machine()}, "
         f"Python {platform.python_version()}, {versions}"
     )
+
+
+def free_port() -> int:
+    """Returns a port of this machine on which nothing listens."""
+    with socket.create_server(("127.0.0.1", 0)) as listener:
+        return listener.getsockname()[1]

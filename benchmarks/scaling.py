@@ -18,7 +18,6 @@ import functools
 import itertools
 import json
 import os
-import socket
 import statistics
 import subprocess
 import sys
@@ -29,7 +28,7 @@ from collections.abc import Callable, Sequence
 import click
 
 from benchmarks.input_pipeline import vocabulary_size_of, write_records
-from benchmarks.machine import describe_machine
+from benchmarks.machine import describe_machine, free_port
 
 STEPS, WARM_UP_STEPS = 60, 5
 EXECUTIONS = (1, 8, 32)  # steps of each
@@ -93,7 +92,7 @@ def _all_reduce_seconds(strategy: object, model: object) -> float:
 def _show_workers(directory: str, records: str) -> None:
     for count in (1, 2):
         run = os.path.join(directory, f"workers{count}")
-        addresses = [f"localhost:{_free_port()}" for _ in range(count)]
+        addresses = [f"localhost:{free_port()}" for _ in range(count)]
         command = [sys.executable, "-m", "spanbert_tf.cli", "pretrain", "--config"]
         command += ["spanbert_tiny", "--data", records, "--output", run]
         for setting in (
@@ -118,12 +117,6 @@ def _show_workers(directory: str, records: str) -> None:
             lines = [json.loads(line) for line in file]
         speeds = [line["tokens_per_second"] for line in lines if "tokens_per_second" in line]
         print(f"{count} workers: {statistics.median(speeds[1:]):,.0f} tokens/s")
-
-
-def _free_port() -> int:
-    with socket.socket() as probe:
-        probe.bind(("localhost", 0))
-        return probe.getsockname()[1]
 
 
 def _show_fit(records: str) -> None:
