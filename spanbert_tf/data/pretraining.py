@@ -43,7 +43,7 @@ def pretraining_dataset(
     seed: int = 0,
     first_batch: int = 0,
     segment_aware: bool = False,
-    num_steps: int | None = None,
+    schedule_steps: int | None = None,
     with_words: bool = False,
     batch_by_length: bool = False,
 ) -> tf.data.Dataset:
@@ -70,8 +70,8 @@ def pretraining_dataset(
         first_batch: how many batches of the training stream to pass over, to resume; of the
             validation split, which is read from its start, 0.
         segment_aware: whether to add SegaBERT's three indices.
-        num_steps: batches of the training split from the first masking rate to the last one, if
-            `masking` has two.
+        schedule_steps: batches of the training split from the first masking rate to the last
+            one, if `masking` has two.
         with_words: whether to add `starts_word`, which no model takes.
         batch_by_length: whether to batch records of similar length.
 
@@ -87,7 +87,8 @@ def pretraining_dataset(
     Raises:
         BadInputError: the directory or one of its files is missing or unusable, the split has
             no records, or a number cannot be used.
-        ConfigurationError: `masking` cannot be used, or has two rates and `num_steps` is missing.
+        ConfigurationError: `masking` cannot be used, or has two rates and `schedule_steps` is
+            missing.
         MismatchError: the records lack what `masking` or `segment_aware` needs.
     """
     options = MaskingOptions.of(masking)
@@ -95,10 +96,10 @@ def pretraining_dataset(
     seed = whole_number("seed", seed)
     first_batch = whole_number("first_batch", first_batch, least=0)
     is_scheduled = options.has_schedule and split == "train"
-    if is_scheduled and num_steps is None:
+    if is_scheduled and schedule_steps is None:
         raise ConfigurationError(
-            f"masking.rate: {options.rate} changes from step to step; give num_steps, the steps "
-            "that this takes"
+            f"masking.rate: {options.rate} changes from step to step; give schedule_steps, the "
+            "steps that this takes"
         )
     directory = os.fspath(directory)
     manifest = PretrainingManifest.load(directory)
@@ -112,7 +113,7 @@ def pretraining_dataset(
         options,
         seed=seed,
         segment_aware=segment_aware,
-        num_steps=num_steps if is_scheduled else None,
+        schedule_steps=schedule_steps if is_scheduled else None,
         with_words=with_words,
     )
     plan = None
@@ -198,7 +199,7 @@ class PretrainingPipeline:
         *,
         seed: int = 0,
         segment_aware: bool = False,
-        num_steps: int | None = None,
+        schedule_steps: int | None = None,
         with_words: bool = False,
     ) -> None:
         vocabulary = manifest.vocabulary(directory)
@@ -209,7 +210,7 @@ class PretrainingPipeline:
         self._special = SpecialTokenIds.from_vocabulary(vocabulary)
         unigram_counts = manifest.unigram_counts(directory)
         self._masker = SpanMasker.from_vocabulary(
-            vocabulary, unigram_counts, options, seed, num_steps
+            vocabulary, unigram_counts, options, seed, schedule_steps
         )
         self._spans = options.chosen_scheme.spans
         self._span_features = manifest.span_features(self._spans, options.scheme, directory)

@@ -16,7 +16,7 @@ import tensorflow as tf
 
 from spanbert_tf.data.buckets import FILLER, Buckets
 from spanbert_tf.data.tfrecords import load_lengths
-from spanbert_tf.masking.random_bits import Stream, random_bits, row_keys
+from spanbert_tf.masking.random_bits import Purpose, random_bits, row_keys
 
 # Records that are permuted together, 8 MB at 512 tokens. `prepare` wrote the records in a random
 # order and the order of the files is new in each epoch, so a larger chunk would not mix better.
@@ -172,7 +172,7 @@ def _permute(
     """Brings lists of equal length [W] into one random order."""
     keys = row_keys(seed, epoch, chunk)[tf.newaxis]  # [1]; the chunk in place of a record
     counters = tf.range(tf.size(values[0]))[tf.newaxis]
-    bits = random_bits(keys, Stream.ORDER, counters)[0]  # [W]
+    bits = random_bits(keys, Purpose.ORDER, counters)[0]  # [W]
     # A bit less, so that the order of unsigned numbers is that of signed ones.
     halved = tf.cast(tf.bitwise.right_shift(bits, tf.constant(1, tf.uint64)), tf.int64)
     order = tf.argsort(halved, stable=True)

@@ -16,7 +16,7 @@ from spanbert_tf.masking.budgets import block_budgets, scheduled_budgets
 from spanbert_tf.masking.options import MaskingOptions
 from spanbert_tf.masking.random_bits import (
     FRACTION_BITS,
-    Stream,
+    Purpose,
     high_fraction,
     random_bits,
     row_keys,
@@ -66,7 +66,7 @@ class SpanMasker:
         random_tokens: distribution of random tokens.
         mask_token_id: id of [MASK].
         seed: seed of the run.
-        num_steps: number of steps from the first rate to the last one, if the rate changes.
+        schedule_steps: number of steps from the first rate to the last one, if the rate changes.
     """
 
     options: MaskingOptions
@@ -74,7 +74,7 @@ class SpanMasker:
     random_tokens: TokenDistribution
     mask_token_id: int
     seed: int = 0
-    num_steps: int | None = None
+    schedule_steps: int | None = None
 
     @classmethod
     def from_vocabulary(
@@ -83,7 +83,7 @@ class SpanMasker:
         unigram_counts: Sequence[int] | None,
         options: MaskingOptions | None = None,
         seed: int = 0,
-        num_steps: int | None = None,
+        schedule_steps: int | None = None,
     ) -> "SpanMasker":
         """Makes a masker.
 
@@ -94,7 +94,8 @@ class SpanMasker:
                 for `random_tokens="unigrams"`.
             options: the scheme and its parameters; SpanBERT's by default.
             seed: seed of the masks, which are a function of (seed, epoch, record id) and the rate.
-            num_steps: number of steps from the first rate to the last one, if the rate changes.
+            schedule_steps: number of steps from the first rate to the last one, if the rate
+                changes.
         """
         options = options or MaskingOptions()
         if options.random_tokens == "uniform":
@@ -107,7 +108,7 @@ class SpanMasker:
             TokenDistribution.from_counts(unigram_counts),
             list(vocabulary).index(MASK_TOKEN),
             seed,
-            num_steps,
+            schedule_steps,
         )
 
     def __call__(
@@ -138,10 +139,10 @@ class SpanMasker:
             `target_features`.
         """
         keys = row_keys(self.seed, epochs, record_ids)
-        if step is None or self.num_steps is None:
+        if step is None or self.schedule_steps is None:
             budgets = block_budgets(blocks, self.options)  # [B, G]
         else:
-            budgets = scheduled_budgets(blocks, self.options, step, self.num_steps)
+            budgets = scheduled_budgets(blocks, self.options, step, self.schedule_steps)
         index_all = self.options.chosen_scheme.draws_single_words
         if starts_word is None:
             starts_word = tf.gather(self.is_word_start, blocks.token_ids)
@@ -167,7 +168,7 @@ def _replace_tokens(
 ) -> tf.Tensor:
     """Replaces masked tokens, int32 [B, S]; one draw decides for each unit."""
     unit_starts = _unit_starts(tokens, words, options.chosen_scheme.replaced)  # [B, K]
-    draws = high_fraction(random_bits(keys, Stream.REPLACEMENT, unit_starts))  # [B, K]
+    draws = high_fraction(random_bits(keys, Purpose.REPLACEMENT, unit_starts))  # [B, K]
     mask_below = round(options.mask_token_rate * 2**FRACTION_BITS)
     random_below = round((options.mask_token_rate + options.random_token_rate) * 2**FRACTION_BITS)
     # Unused slots have position 0, and write the [CLS] that is there.
@@ -175,7 +176,7 @@ def _replace_tokens(
     is_random = tokens.is_used & (draws >= mask_below) & (draws < random_below)
     chosen = tf.where(is_random)  # [random tokens, 2], a tenth of the slots
     bits = random_bits(
-        tf.gather(keys, chosen[:, 0]), Stream.RANDOM_TOKEN, tf.gather_nd(tokens.positions, chosen)
+        tf.gather(keys, chosen[:, 0]), Purpose.RANDOM_TOKEN, tf.gather_nd(tokens.positions, chosen)
     )  # [random tokens]
     replacements = tf.tensor_scatter_nd_update(replacements, chosen, random_tokens.draw(bits))
     updated = tf.tensor_scatter_nd_update(

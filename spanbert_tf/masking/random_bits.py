@@ -1,4 +1,4 @@
-"""Random numbers that depend only on (seed, epoch, record, stream, counter).
+"""Random numbers that depend only on (seed, epoch, record, purpose, counter).
 
 TensorFlow's stateless generators take one seed for a whole tensor. Here each row of a batch has its
 own key, so the masks of a row do not depend on the batch. The generator is splitmix64 (Steele, Lea
@@ -19,8 +19,8 @@ _SECOND_MULTIPLIER = 0x94D049BB133111EB
 FRACTION_BITS = 32  # resolution of the fractions that choose anchors, lengths and replacements
 
 
-class Stream(enum.IntEnum):
-    """The independent sequences of random numbers of a row."""
+class Purpose(enum.IntEnum):
+    """What random numbers are for; each purpose has its own sequence of numbers of a row."""
 
     ANCHOR_AND_LENGTH = 0
     REPLACEMENT = 1
@@ -46,18 +46,18 @@ def row_keys(seed: int, epochs: tf.Tensor, record_ids: tf.Tensor) -> tf.Tensor:
     return _mix(epoch_keys + tf.cast(record_ids, tf.uint64) * _constant(GOLDEN_GAMMA))  # [B]
 
 
-def random_bits(keys: tf.Tensor, stream: Stream, counters: tf.Tensor) -> tf.Tensor:
+def random_bits(keys: tf.Tensor, purpose: Purpose, counters: tf.Tensor) -> tf.Tensor:
     """Draws 64 random bits for each counter of each row.
 
     Args:
         keys: uint64 [B], from `row_keys`.
-        stream: the sequence of random numbers.
+        purpose: what the numbers are for.
         counters: integer [B, …] or [1, …], below 2^32.
 
     Returns:
         uint64 [B, …].
     """
-    numbers = tf.cast(counters, tf.uint64) + _constant((int(stream) << 32) + 1)
+    numbers = tf.cast(counters, tf.uint64) + _constant((int(purpose) << 32) + 1)
     keys = tf.reshape(keys, [-1] + [1] * (numbers.shape.rank - 1))  # [B, 1 …]
     return _mix(keys + numbers * _constant(GOLDEN_GAMMA))
 

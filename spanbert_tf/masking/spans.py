@@ -12,7 +12,7 @@ import tensorflow as tf
 from spanbert_tf.masking.options import MaskingOptions
 from spanbert_tf.masking.random_bits import (
     FRACTION_BITS,
-    Stream,
+    Purpose,
     high_fraction,
     low_fraction,
     random_bits,
@@ -173,7 +173,7 @@ def draw_candidates(
     num_blocks = blocks.starts.shape[1]
     counters = (tf.range(num_blocks, dtype=tf.int64)[:, tf.newaxis] * 2**_BLOCK_SHIFT) + draws
     counters = counters[tf.newaxis]  # [1, G, C]
-    bits = random_bits(keys, Stream.ANCHOR_AND_LENGTH, counters)  # [B, G, C]
+    bits = random_bits(keys, Purpose.ANCHOR_AND_LENGTH, counters)  # [B, G, C]
     scheme = options.chosen_scheme
     if scheme.unit == "piece":
         candidates = _spans_of_pieces(blocks, bits, options)
@@ -182,7 +182,7 @@ def draw_candidates(
     if annotated is None:
         return candidates
     # Other bits than those above, which decide where a span starts and how long it is.
-    bits = random_bits(keys, Stream.ANNOTATED_SPAN, counters)
+    bits = random_bits(keys, Purpose.ANNOTATED_SPAN, counters)
     return _annotated_in_a_share(candidates, blocks, annotated, bits, scheme.share)
 
 

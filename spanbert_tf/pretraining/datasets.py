@@ -158,7 +158,7 @@ class RunDatasets:
             split="train",
             seed=training.seed,
             first_batch=first_batch,
-            num_steps=training.schedule_steps,
+            schedule_steps=training.schedule_steps,
             batch_by_length=training.batch_by_length,
         )
         return self.devices.for_workers(batches)

@@ -152,7 +152,7 @@ def _print_examples(
         masking=options,
         seed=settings.training.seed,
         segment_aware=settings.model.segment_aware,
-        num_steps=settings.training.schedule_steps,
+        schedule_steps=settings.training.schedule_steps,
         with_words=True,
     )
     (batch,) = batches.take(1).as_numpy_iterator()

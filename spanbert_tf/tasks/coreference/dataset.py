@@ -14,7 +14,7 @@ from spanbert_tf.data.documents import pack_documents
 from spanbert_tf.data.examples import Stored, read_example
 from spanbert_tf.data.records import ROW_TOKEN_IDS, Records
 from spanbert_tf.data.rows import parse_examples
-from spanbert_tf.masking.random_bits import Stream, high_fraction, random_bits, scale
+from spanbert_tf.masking.random_bits import Purpose, high_fraction, random_bits, scale
 from spanbert_tf.tasks.coreference.records import (
     GENRE,
     IS_SPECIAL,
@@ -179,7 +179,7 @@ def _run_of_segments(
     """
     sizes, is_segment = lists[SEGMENT_LENGTHS]  # [B, segments]
     counts = tf.math.count_nonzero(is_segment, axis=1)  # [B]
-    bits = random_bits(keys, Stream.SEGMENTS, tf.zeros([1], tf.int32))
+    bits = random_bits(keys, Purpose.SEGMENTS, tf.zeros([1], tf.int32))
     first = scale(high_fraction(bits), tf.maximum(counts - max_segments, 0) + 1)[:, tf.newaxis]
     segments = tf.range(tf.shape(sizes, tf.int64)[1])
     in_run = is_segment & (segments >= first) & (segments < first + max_segments)

@@ -128,7 +128,7 @@ def test_masks_do_not_depend_on_the_width(masking, records):
 
 
 def test_rates_that_change_are_those_of_the_step(records):
-    options = {"masking": {"rate": [0.5, 0.1]}, "num_steps": 5, "batch_by_length": True}
+    options = {"masking": {"rate": [0.5, 0.1]}, "schedule_steps": 5, "batch_by_length": True}
     dataset = pretraining_dataset(records, batch_size=BATCH_SIZE, first_batch=1, **options)
     batches = list(dataset.take(4).as_numpy_iterator())
     assert {batch["token_ids"].shape for batch in batches} == {(6, 16), (4, 24)}

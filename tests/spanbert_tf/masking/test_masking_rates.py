@@ -16,7 +16,7 @@ from spanbert_tf.masking.budgets import block_budgets, scheduled_budgets
 from spanbert_tf.masking.spans import Blocks
 
 LENGTH = 40
-NUM_STEPS = 9
+SCHEDULE_STEPS = 9
 RATES = [0.4, 0.1]
 CENTS = st.integers(1, 99)
 
@@ -35,22 +35,22 @@ def blocks_of(lengths, num_positions):
     return Blocks(**{**fields, "token_ids": rows, "lengths": values})
 
 
-def expected_budget(length, first, last, step, num_steps):
-    share = Fraction(min(step, num_steps - 1), max(num_steps - 1, 1))
+def expected_budget(length, first, last, step, schedule_steps):
+    share = Fraction(min(step, schedule_steps - 1), max(schedule_steps - 1, 1))
     rate = Fraction(first, 100) * (1 - share) + Fraction(last, 100) * share
     return -(-length * rate.numerator // rate.denominator)
 
 
 @settings(deadline=None)
 @given(CENTS, CENTS, st.integers(1, 2_400_000), st.data())
-def test_budgets_are_exact_at_every_step(first, last, num_steps, data):
-    step = data.draw(st.integers(0, num_steps + 3))
+def test_budgets_are_exact_at_every_step(first, last, schedule_steps, data):
+    step = data.draw(st.integers(0, schedule_steps + 3))
     lengths = data.draw(st.lists(st.integers(0, 510), min_size=1, max_size=5))
     options = MaskingOptions(rate=[first / 100, last / 100])
     blocks = blocks_of(lengths, 512)
-    found = scheduled_budgets(blocks, options, tf.constant(step, tf.int64), num_steps)
+    found = scheduled_budgets(blocks, options, tf.constant(step, tf.int64), schedule_steps)
     # With one step there is nothing between the first rate and the last.
-    expected = [expected_budget(length, first, last, step, num_steps) for length in lengths]
+    expected = [expected_budget(length, first, last, step, schedule_steps) for length in lengths]
     assert found.numpy()[:, 0].tolist() == expected
     assert max(expected) <= options.num_slots(512)
     at_last = block_budgets(blocks, options).numpy()[:, 0].tolist()
@@ -64,17 +64,19 @@ def batches_of(records, num_batches, first_batch=0, rate=RATES, **options):
         masking={"rate": rate},
         seed=3,
         first_batch=first_batch,
-        num_steps=NUM_STEPS,
+        schedule_steps=SCHEDULE_STEPS,
         **options,
     )
     return list(data.take(num_batches).as_numpy_iterator())
 
 
 def test_each_batch_is_masked_at_its_own_rate_also_after_a_stop(records):
-    batches = batches_of(records, NUM_STEPS + 2)  # goes on behind the end of an epoch, too
+    batches = batches_of(records, SCHEDULE_STEPS + 2)  # goes on behind the end of an epoch, too
     for step, batch in enumerate(batches):
         lengths = batch["padding_mask"].sum(axis=1) - 2  # without [CLS] and [SEP]
-        expected = [expected_budget(int(length), 40, 10, step, NUM_STEPS) for length in lengths]
+        expected = [
+            expected_budget(int(length), 40, 10, step, SCHEDULE_STEPS) for length in lengths
+        ]
         assert batch["mask_weights"].sum(axis=1).tolist() == expected
     resumed = batches_of(records, 3, first_batch=5)
     for before, after in zip(batches[5:8], resumed, strict=True):
@@ -103,7 +105,7 @@ def test_two_equal_rates_are_one(records):
 
 
 def test_a_schedule_needs_its_length(records):
-    with pytest.raises(ConfigurationError, match=r"masking.rate: \[0.4, 0.1\] changes .* num_step"):
+    with pytest.raises(ConfigurationError, match=r"masking.rate: \[0.4, 0.1\] changes .* schedule_steps"):
         pretraining_dataset(records, batch_size=4, masking={"rate": RATES})
 
 
