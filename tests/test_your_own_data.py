@@ -17,10 +17,10 @@ PAGE = pathlib.Path(__file__).parents[1] / "docs" / "your_own_data.md"
 SPECIAL = ["[PAD]", "[UNK]", "[CLS]", "[SEP]", "[MASK]"]
 # Section → what its lines leave behind: the report, the predictions, and the keys of one.
 SECTIONS = {
-    "Labels of texts": ("mails.html", "answers.jsonl", {"label", "score"}),
+    "Text classification": ("mails.html", "answers.jsonl", {"label", "score"}),
     "Named entities": ("names.html", "entities.jsonl", None),
-    "Questions": ("questions.html", "found.jsonl", {"score", "start", "end", "answer"}),
-    "Who is meant": ("stories.html", "clusters.jsonl", {"text", "clusters", "strings"}),
+    "Question answering": ("questions.html", "found.jsonl", {"score", "start", "end", "answer"}),
+    "Coreference resolution": ("stories.html", "clusters.jsonl", {"text", "clusters", "strings"}),
 }
 
 
