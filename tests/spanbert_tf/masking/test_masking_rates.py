@@ -105,7 +105,8 @@ def test_two_equal_rates_are_one(records):
 
 
 def test_a_schedule_needs_its_length(records):
-    with pytest.raises(ConfigurationError, match=r"masking.rate: \[0.4, 0.1\] changes .* schedule_steps"):
+    message = r"masking.rate: \[0.4, 0.1\] changes .* schedule_steps"
+    with pytest.raises(ConfigurationError, match=message):
         pretraining_dataset(records, batch_size=4, masking={"rate": RATES})
 
 
