@@ -10,6 +10,7 @@ Prints the statuses, what was wrong, and the memory of the server before and aft
 
 import collections
 import concurrent.futures
+import contextlib
 import copy
 import json
 import pathlib
@@ -18,7 +19,7 @@ import socket
 import subprocess
 import sys
 import tempfile
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Any, NamedTuple
 
 import click
@@ -334,18 +335,30 @@ def main(requests: int, seed: int) -> None:
     """Runs the server, asks it, and prints a table."""
     with tempfile.TemporaryDirectory() as name:
         paths, tasks = _write_exports(pathlib.Path(name))
-        command = [sys.executable, "-m", "spanbert_tf.cli", "serve", *paths, "--port", "0"]
-        with subprocess.Popen(command, stdout=subprocess.PIPE, text=True) as server:
-            try:
-                _fuzz(server, tasks, requests, seed)
-            finally:
-                server.terminate()
-                rest = server.stdout.read() if server.stdout else ""
-        print(f"the server ended with {server.wait()}; it printed: {rest.strip()[-300:]}")
+        with served(paths) as (server, address):
+            _fuzz(server, address, tasks, requests, seed)
 
 
-def _fuzz(server: subprocess.Popen, tasks: dict, count: int, seed: int) -> None:
-    address = _address(server)
+@contextlib.contextmanager
+def served(paths: Sequence[str]) -> Iterator[tuple[subprocess.Popen, tuple[str, int]]]:
+    """Runs the server of some models, and prints how it ended.
+
+    Yields:
+        The process, and the address that it listens on.
+    """
+    command = [sys.executable, "-m", "spanbert_tf.cli", "serve", *paths, "--port", "0"]
+    with subprocess.Popen(command, stdout=subprocess.PIPE, text=True) as server:
+        try:
+            yield server, _address(server)
+        finally:
+            server.terminate()
+            rest = server.stdout.read() if server.stdout else ""
+    print(f"the server ended with {server.wait()}; it printed: {rest.strip()[-300:]}")
+
+
+def _fuzz(
+    server: subprocess.Popen, address: tuple[str, int], tasks: dict, count: int, seed: int
+) -> None:
     right = _ask_all(address, tasks)
     print(f"right requests: {right}", flush=True)
     if set(right) != {"200"}:

@@ -14,14 +14,13 @@ import collections
 import json
 import pathlib
 import statistics
-import subprocess
-import sys
 import tempfile
 import time
 
 import click
 import psutil
 
+from benchmarks.fuzzed_requests import served
 from benchmarks.machine import describe_machine
 
 _MODEL = "named_entities"
@@ -40,16 +39,8 @@ def main(minutes: int) -> None:
     print(describe_machine())
     with tempfile.TemporaryDirectory() as directory:
         export_tiny_model(_MODEL, pathlib.Path(directory))
-        command = [sys.executable, "-m", "spanbert_tf.cli", "serve", f"{directory}/{_MODEL}"]
-        server = subprocess.Popen([*command, "--port", "0"], stdout=subprocess.PIPE, text=True)
-        try:
-            assert server.stdout is not None
-            port = int(server.stdout.readline().rstrip("/\n").rpartition(":")[2])
+        with served([f"{directory}/{_MODEL}"]) as (server, (_, port)):
             asyncio.run(_overload(port, psutil.Process(server.pid), minutes))
-        finally:
-            server.terminate()
-            server.wait()
-    print(f"the server ended with status {server.returncode}")
 
 
 async def _overload(port: int, server: psutil.Process, minutes: int) -> None:
