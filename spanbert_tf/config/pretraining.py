@@ -120,9 +120,11 @@ class TrainingConfig(RunConfig):
     Attributes:
         batch_by_length: whether a batch has rows of similar length, padded to one of at most 8
             widths. It then has about as many positions as `batch_size` rows of
-            `data.sequence_length`, and so more rows. For records of short documents.
+            `data.sequence_length`, and so more rows. For records of short documents. A batch whose
+            rows `accumulation_steps` does not divide has more micro-batches than these.
         steps: the run stops after this many.
-        schedule_steps: steps of the whole learning-rate schedule (SpanBERT 4.2: 2.4 M).
+        schedule_steps: steps of the whole schedule of the learning rate (SpanBERT 4.2: 2.4 M), and
+            of `masking.rate` if it has two values.
         head_steps: first steps, in which the heads are trained alone and the encoder stays as it
             is; it then warms up from there, and joins the schedule.
         initial_encoder_share: share of the weights that the encoder began with in those of the

@@ -45,14 +45,14 @@ def run(
     """
     # Check.
     directory = RunDirectory(output)
-    before = directory.check(job.config, job.load_config)
+    begun_with = directory.check(job.config, job.load_config)
     backend = {BACKEND: keras.backend.backend()}
     directory.check_inputs(job.inputs if backend_changed else {**backend, **job.inputs})
     devices = Devices(job.config.training, num_devices)
     callbacks = load_callbacks(job.config.training.callbacks) if devices.is_chief else []
 
     # Build.
-    job.config = decide_precision(job.config, before, job.hidden_dim)
+    job.config = decide_precision(job.config, begun_with, job.hidden_dim)
     training = job.config.training
     place = os.path.join(output, CHECKPOINTS)
     steps = saved_steps(place)
@@ -69,16 +69,16 @@ def run(
         model,
         best=job.best,
         max_to_keep=training.max_checkpoints,
-        base=job.inputs.get("--preset"),
+        base=job.inputs.get("--preset"),  # of fine-tuning
         report=print_line,
         writes=devices.is_chief,
     )
     if is_new and directory.is_finished:
-        directory.check_result(job.config, before)
+        directory.check_result(job.config, begun_with)
         return job.read_result(model, output)
     with lost_workers_named(output, devices):
         job.begin(model, output, is_new=is_new)
-    directory.check_inputs(job.inputs)
+    directory.check_inputs(job.inputs)  # which `begin` has completed
     room = directory.check_room(
         {**checkpoints.room(keep_best=training.keep_best), "preset": preset_bytes(model)}
     )

@@ -204,6 +204,7 @@ class Watch(keras.callbacks.Callback):
             # All workers ask each other for signals after the same step.
             (self._devices.are_several and self.step >= self._next_asking_step)
             or self._signals.received is not None
+            # `_stop_on_divergence` looks after each `max_skipped_steps` steps.
             or self.step % self._training.max_skipped_steps < self._num_executed
             or self._is_log_due(self.step)
             or self._is_save_due()
