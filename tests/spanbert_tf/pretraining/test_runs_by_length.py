@@ -85,6 +85,28 @@ def trained(run):
 
 
 @pytest.mark.slow
+def test_replicas_and_micro_batches_train_what_one_device_does(
+    two_devices, tiny_overrides, tiny_records, tmp_path
+):
+    """A replica has 6, 3 or 2 rows of a batch, which 2 micro-batches cut into 2, 3 and 2."""
+
+    def losses_and_weights(run, *settings, num_devices=None):
+        run = tmp_path / run
+        config = load_config("spanbert_base", [*tiny_overrides, *COMPARABLE, *settings])
+        model = run_pretraining(config, tiny_records, str(run), num_devices=num_devices)
+        return [line["loss"] for line in trained(run)], model.get_weights()
+
+    expected_losses, expected = losses_and_weights("one")
+    assert len(expected_losses) == 12
+    for num_parts in (1, 2):
+        settings = ("training.strategy=mirrored", f"training.accumulation_steps={num_parts}")
+        losses, found = losses_and_weights(f"parts{num_parts}", *settings, num_devices=2)
+        assert losses == pytest.approx(expected_losses, abs=1e-4)
+        for values, others in zip(found, expected, strict=True):
+            np.testing.assert_allclose(values, others, atol=1e-4)
+
+
+@pytest.mark.slow
 @pytest.mark.skipif(importlib.util.find_spec("jax") is None, reason="the extra `jax` is missing")
 def test_jax_its_devices_and_micro_batches_go_on_as_tensorflow_does(
     tiny_overrides, tiny_records, tmp_path

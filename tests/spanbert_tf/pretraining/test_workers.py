@@ -38,9 +38,9 @@ def _free_ports(count):
 
 
 def _start_workers(config_file, data, run, overrides=(), options=(), jobs=("worker", "worker")):
-    """Starts two processes, of these jobs."""
+    """Starts a process for each of these jobs."""
     addresses = {job: [] for job in jobs}
-    for job, port in zip(jobs, _free_ports(2), strict=True):
+    for job, port in zip(jobs, _free_ports(len(jobs)), strict=True):
         addresses[job].append(f"localhost:{port}")
     workers = []
     for number, job in enumerate(jobs):
@@ -119,6 +119,23 @@ def test_two_workers_train_what_one_does_also_after_a_preemption(
     ]
     for line, other in zip(*evaluations, strict=True):
         assert line == pytest.approx(other, abs=1e-4)
+
+
+def test_four_workers_train_by_length_what_one_does(config_file, tiny_records, tmp_path):
+    alone, shared = tmp_path / "alone", tmp_path / "shared"
+    settings = ("training.batch_by_length=true", "training.steps=6", "training.log_every=1")
+    settings += ("training.evaluate_every=6",)
+    run_pretraining(load_config(str(config_file), settings), tiny_records, str(alone))
+    workers = _start_workers(config_file, tiny_records, shared, settings, jobs=("worker",) * 4)
+    outputs = [worker.communicate(timeout=300) for worker in workers]
+    assert [worker.returncode for worker in workers] == [0] * 4, outputs
+    expected, found = _weights(alone, 6), _weights(shared, 6)
+    for name, values in expected.items():
+        np.testing.assert_allclose(found[name], values, atol=1e-5)
+    lines = [read_metrics(str(run / "metrics.jsonl")) for run in (alone, shared)]
+    for line, other in zip(*lines, strict=True):
+        for name in ("loss", "validation_loss", "padding_share"):
+            assert other.get(name) == pytest.approx(line.get(name), abs=1e-4)
 
 
 _RECORDER = """
