@@ -1,7 +1,7 @@
-"""Extends the vocabulary of a preset by words of a text: `spanbert-tf vocabulary extend`.
+"""Adds words of a text to the vocabulary of a preset: `spanbert-tf vocabulary extend`.
 
-Of the words that the preset's tokenizer cuts into pieces, those are added that save the most pieces
-in the text: their number in the text times the pieces of each, less one.
+The words that save the most pieces are added. A word that occurs n times in the text and that the
+preset's tokenizer cuts into k pieces saves n · (k - 1) pieces.
 """
 
 import collections
@@ -35,12 +35,12 @@ _SHOWN_WORDS = 20
 
 
 class WordOfText(NamedTuple):
-    """A word of a text, normalized as the tokenizer does it.
+    """A word of a text.
 
     Attributes:
-        word: the word.
-        num_occurrences: how often it occurs.
-        pieces: the word pieces that it is cut into.
+        word: the word, normalized by the rules of the tokenizer.
+        num_occurrences: how often the word occurs in the text.
+        pieces: the word pieces into which the tokenizer cuts the word.
     """
 
     word: str
@@ -49,7 +49,7 @@ class WordOfText(NamedTuple):
 
     @property
     def num_saved(self) -> int:
-        """How many pieces fewer the text has if the word is one of them."""
+        """By how many pieces the text becomes shorter if the word becomes one piece."""
         return self.num_occurrences * (len(self.pieces) - 1)
 
 
@@ -67,15 +67,15 @@ def extend_vocabulary(
     follow_links: bool = False,
     overwrite: bool = False,
 ) -> int:
-    """Writes a preset whose vocabulary has further words of a text or of a list.
+    """Writes a preset with words of a text or of a list added to its vocabulary.
 
     Args:
-        preset: the preset, or its name.
+        preset: directory or name of the preset.
         output: directory of the new preset.
         input_pattern: glob patterns of text files, whose words are counted.
         language: see `converted_preset`.
-        size: how many words to add, if the text has as many that are cut into pieces and occur
-            twice.
+        size: maximum number of words to add. Only words that occur at least twice and are cut into
+            pieces are added.
         words_file: path of a list of words, one a line, in place of `size`.
         num_markers: as in `extend_preset`.
         document_separator: see `DocumentReader`.
@@ -84,11 +84,12 @@ def extend_vocabulary(
         overwrite: whether an earlier preset may be replaced.
 
     Returns:
-        How many words were added.
+        The number of words that were added.
 
     Raises:
         BadInputError: a file, the preset or a word of the list cannot be used.
-        ConfigurationError: neither a text with a size nor a list is given, or both are.
+        ConfigurationError: both `size` and `words_file` are given, or neither; or `size` is given
+            without `input_pattern`.
     """
     if (size is None) == (words_file is None):
         raise ConfigurationError("give either --size, with --input, or --words")
@@ -138,10 +139,10 @@ def extend_vocabulary(
 
 
 def count_words(paragraphs: Paragraphs, text_rules: TextRules) -> dict[str, int]:
-    """How often each word of a text occurs, normalized and split as in BERT.
+    """Counts how often each word of a text occurs. The text is normalized and split as in BERT.
 
-    What has no letter is no word. If there are more words than memory should hold, those that have
-    occurred once so far are dropped.
+    Words without a letter do not count. If there are too many different words for the memory, the
+    words that have occurred only once so far are dropped.
 
     Args:
         paragraphs: the text.
@@ -172,7 +173,7 @@ def _word_splitter(text_rules: TextRules) -> Callable[[str], list[str]]:
 
 
 def cut_words(words: Sequence[str], tokenizer: SpanBertTokenizer) -> list[list[str]]:
-    """The pieces that a tokenizer cuts each word into."""
+    """Returns the pieces into which a tokenizer cuts each word."""
     if not words:
         return []
     entries = tokenizer.get_vocabulary()
@@ -183,17 +184,18 @@ def cut_words(words: Sequence[str], tokenizer: SpanBertTokenizer) -> list[list[s
 def choose_words(
     counts: Mapping[str, int], tokenizer: SpanBertTokenizer, size: int
 ) -> list[WordOfText]:
-    """The words of a text that save the most pieces if they are added to a vocabulary.
+    """Chooses the words of a text that save the most pieces if they are added to a vocabulary.
 
-    A word with a letter that the vocabulary lacks is `[UNK]`, which is one piece, and saves none.
+    A word with a letter that is not in the vocabulary is `[UNK]`, which is one piece, so it saves
+    none.
 
     Args:
-        counts: word → how often it occurs.
+        counts: maps each word to the number of its occurrences.
         tokenizer: tokenizer of the vocabulary.
-        size: the number of words at most.
+        size: maximum number of words.
 
     Returns:
-        Words that occur at least twice, those that save most first.
+        Words that occur at least twice, ordered from the most saved pieces to the fewest.
     """
     frequent = [word for word, count in counts.items() if count >= _LEAST_COUNT]
     candidates: list[WordOfText] = []
@@ -204,17 +206,17 @@ def choose_words(
 
 
 def _is_whole(word: str, pieces: Sequence[str]) -> bool:
-    """Whether pieces are those of one word; a tokenizer may normalize a rare letter otherwise."""
+    """Whether the pieces make up the word. A tokenizer may normalize a rare letter differently."""
     return word == "".join(piece.removeprefix(CONTINUATION_PREFIX) for piece in pieces)
 
 
 def read_words(path: str, tokenizer: SpanBertTokenizer) -> list[str]:
-    """The words of a list, one a line, as a tokenizer normalizes them.
+    """Reads a list of words, one per line, and normalizes them by the rules of a tokenizer.
 
     Raises:
-        BadInputError: the file cannot be read, has no word, or has a line that is no word that can
-            be added: it is there already, twice in the list, or would be split before it is looked
-            up in the vocabulary.
+        BadInputError: the file cannot be read or has no word; or a word is a special token, is
+            already in the vocabulary, is twice in the list, or consists of several words for the
+            tokenizer.
     """
     split = _word_splitter(tokenizer.text_rules)
     entries = set(tokenizer.get_vocabulary())
@@ -250,7 +252,7 @@ def _print_summary(
     before: SpanBertTokenizer,
     after: SpanBertTokenizer,
 ) -> None:
-    """Prints the words that save most, and the pieces of a word of the text before and after."""
+    """Prints the words that save the most pieces, and the pieces per word before and after."""
     table = rich.table.Table()
     table.add_column("word")
     table.add_column("in the text", justify="right")

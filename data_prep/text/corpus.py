@@ -43,7 +43,7 @@ _BYTE_ORDER_MARK = "\ufeff"
 _WIKIPEDIA_START = re.compile(r"\s*<doc [^\n]*>")
 
 
-# A file of lines: WikiExtractor's text, plain text, or a table whose cells are separated so.
+# The format of a file of lines: WikiExtractor's text, plain text, or a table of this dialect.
 LinesFormat = Literal["wikipedia", "plain"] | Dialect
 TextFormat = LinesFormat | Literal["json_lines", "parquet", "compressed", "other"]
 
@@ -56,15 +56,15 @@ class DocumentReader:
         document_separator: in plain text, a line equal to this begins a new document.
         text_columns: names of the columns of text; see `RowParser`. If there are some, the file
             must be a table.
-        start: the first byte to read, at which a document begins.
-        stop: the byte after the last document to read; `None` for the end of the file.
-        lines_before: lines of the file before `start`, for errors.
-        row_range: of Parquet, the rows to read, counted from 0; `None` for all.
-        lines_format: the format of the file; without it, the content tells it.
-        header: the names of the columns, if this is a part of CSV or TSV behind the beginning.
+        start: position of the first byte to read, at which a document begins.
+        stop: position of the byte after the last document to read; `None` for the end of the file.
+        lines_before: number of lines in the file before `start`, for errors.
+        row_range: for Parquet, the rows to read, counted from 0; `None` for all rows.
+        lines_format: format of the file; `None` to recognize it by the content.
+        header: the names of the columns, for a part of CSV or TSV that does not begin with them.
 
     Attributes:
-        path: the path.
+        path: path of the file.
     """
 
     def __init__(
@@ -97,7 +97,7 @@ class DocumentReader:
 
     @property
     def bytes_read(self) -> int:
-        """Bytes of text that were read so far, after decompression; of Parquet, those of cells."""
+        """Bytes of text that were read so far, after decompression; for Parquet, bytes of cells."""
         return self._bytes_read if self._table is None else self._table.num_bytes
 
     @property
@@ -113,7 +113,7 @@ class DocumentReader:
         return self._parser.num_without_text
 
     def __iter__(self) -> Iterator[TextPart]:
-        """Yields parts of about `READ_SIZE` bytes or less; of a table, a row is a part.
+        """Yields parts of about `READ_SIZE` bytes or less. Each row of a table is a part.
 
         Raises:
             BadInputError: the file cannot be read, is empty, or has another format.
@@ -187,15 +187,15 @@ class DocumentReader:
 
 
 def _format_of_lines(path: str, content: UnpackedFile, text_columns: Sequence[str]) -> LinesFormat:
-    """The format of a file that is no other table than CSV, TSV or the like.
+    """Returns the format of a file that is text, or a table such as CSV or TSV.
 
     Args:
         path: path of the file, for errors.
-        content: its content, of which nothing was read.
-        text_columns: names of the columns of text; without them, a file can be plain text.
+        content: content of the file, of which nothing was read.
+        text_columns: names of the columns of text. Without them, the file may be plain text.
 
     Raises:
-        BadInputError: the file has a format that is not read, or lacks a column.
+        BadInputError: the format of the file is not supported, or a column is missing.
     """
     head = content.peek(1)
     refuse_known_binary(path, head[:HEAD_SIZE], unpacked=content.compression is not None)
@@ -210,14 +210,14 @@ def _format_of_lines(path: str, content: UnpackedFile, text_columns: Sequence[st
 
 
 def find_format(path: str, text_columns: Sequence[str] = ()) -> TextFormat:
-    """The format of a file, as far as it matters for cutting it into parts.
+    """Returns the format of a file, as far as it matters for cutting the file into parts.
 
     Args:
         path: path of the file.
         text_columns: names of the columns of text; see `DocumentReader`.
 
     Raises:
-        BadInputError: the file cannot be read, or has a format that is not read.
+        BadInputError: the file cannot be read, or its format is not supported.
     """
     try:
         with open_to_read(path) as file:
@@ -237,7 +237,7 @@ def find_format(path: str, text_columns: Sequence[str] = ()) -> TextFormat:
 
 
 def find_header(path: str, dialect: Dialect) -> tuple[str, ...]:
-    """The names of the columns of CSV, TSV or the like.
+    """Returns the names of the columns of a table such as CSV or TSV.
 
     Raises:
         BadInputError: the file cannot be read.
@@ -251,7 +251,7 @@ def find_header(path: str, dialect: Dialect) -> tuple[str, ...]:
 
 
 def _character_boundary(data: bytes) -> int:
-    """The last position at which a UTF-8 character begins."""
+    """Returns the last position at which a UTF-8 character begins."""
     for length in range(1, 5):
         if data[-length] & 0xC0 != 0x80:
             return len(data) - length

@@ -1,10 +1,10 @@
-"""Cuts large files into parts at documents, so that several processes read one file.
+"""Cuts large files into parts at documents, so that several processes can read one file.
 
-A first pass counts the documents of equal ranges of bytes (`scanning`), since record ids depend on
-the number of a document in its file. The parts (`cut_file`) begin at documents whose numbers are
-multiples of `GROUP`; up to there pairs balance their labels. So neither the ranges nor the number
-of processes changes a record. Parquet says itself how many rows its row groups have
-(`cut_parquet`).
+A first pass counts the documents in ranges of equal size (`scanning`), because record ids depend on
+the index of a document in its file. Each part (`cut_file`) begins at a document whose index is a
+multiple of `GROUP`, because pairs balance their labels within groups of `GROUP` documents.
+Therefore neither the ranges nor the number of processes changes a record. Parquet files state how
+many rows their row groups have (`cut_parquet`).
 """
 
 import itertools
@@ -22,18 +22,18 @@ RANGE_BYTES = 16 * 2**20
 
 
 class FilePart(NamedTuple):
-    """Whole documents of an input file, one after another.
+    """A part of an input file: consecutive whole documents.
 
     Attributes:
         file: the file.
-        start: its first byte.
-        stop: the byte after it; `None` for the end of the file.
-        first_document: the number of its first document in the file.
-        lines_before: line ends of the file before the part.
-        row_range: of Parquet, its rows, counted from 0; `None` for all. Its bytes are about those
-            of the row groups.
-        lines_format: the format of its lines; `None` if the content of the part shows it.
-        header: of CSV and TSV, the names of the columns, if the part does not begin with them.
+        start: position of the first byte of the part.
+        stop: position of the byte after the part; `None` for the end of the file.
+        first_document: index of the first document of the part in the file.
+        lines_before: number of line ends in the file before the part.
+        row_range: for Parquet, the rows of the part, counted from 0; `None` for all rows. `start`
+            and `stop` are then approximate, from the sizes of the row groups.
+        lines_format: format of the lines; `None` if the content of the part shows it.
+        header: for CSV and TSV, the names of the columns, if the part does not begin with them.
     """
 
     file: InputFile
@@ -47,7 +47,7 @@ class FilePart(NamedTuple):
 
     @property
     def size(self) -> int:
-        """Its bytes."""
+        """Size of the part in bytes."""
         stop = self.file.size if self.stop is None else self.stop
         return stop - self.start
 
@@ -73,7 +73,7 @@ def read_part(
 
 
 def ranges_of(file: InputFile) -> list[tuple[int, int]]:
-    """First byte and end of each range of a file."""
+    """Returns the start and the stop of each range of a file, in bytes."""
     bounds = [*range(0, file.size, RANGE_BYTES), file.size]
     return list(itertools.pairwise(bounds))
 
@@ -81,7 +81,7 @@ def ranges_of(file: InputFile) -> list[tuple[int, int]]:
 def cut_parquet(file: InputFile) -> list[FilePart]:
     """Cuts a Parquet file into parts of about `RANGE_BYTES` or more.
 
-    A part ends in another row group than it begins in, so that few rows are decoded twice.
+    A part does not end in the row group in which it begins, so that few rows are decoded twice.
 
     Args:
         file: the file.
@@ -113,7 +113,7 @@ def cut_parquet(file: InputFile) -> list[FilePart]:
 
 
 def why_whole(text_format: TextFormat, separator: str | None) -> str | None:
-    """Why files of a format are never cut; `None` if they may be.
+    """Returns why files of a format are never cut; `None` if they may be cut.
 
     Args:
         text_format: the format.
@@ -131,7 +131,7 @@ def why_whole(text_format: TextFormat, separator: str | None) -> str | None:
 
 
 def why_not_cut(text_format: TextFormat) -> str:
-    """What keeps a file from being cut whose format allows it."""
+    """Returns why a file was not cut although its format allows it."""
     found = f"it has few documents, since it is cut before each {GROUP}th only"
     if text_format == "parquet":
         return "its rows are in one group"
@@ -145,16 +145,16 @@ def why_not_cut(text_format: TextFormat) -> str:
 def cut_file(
     file: InputFile, text_format: TextFormat, scans: Sequence[RangeScans]
 ) -> list[FilePart]:
-    """Cuts a file into about as many parts as ranges were scanned.
+    """Cuts a file into about as many parts as it has ranges.
 
     Args:
         file: the file.
-        text_format: its format.
-        scans: those of all its ranges, in order.
+        text_format: format of the file.
+        scans: the scans of all ranges of the file, in order.
 
     Returns:
-        The parts, or the whole file if no place can be trusted: a quotation mark of CSV stands in a
-        cell that has none around it, or a line is too long.
+        The parts. It is one part, the whole file, if a range could not be scanned: a quotation mark
+        of CSV stands inside a cell that is not quoted, or a line is too long.
 
     Raises:
         BadInputError: the file cannot be read.

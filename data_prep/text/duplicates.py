@@ -1,6 +1,6 @@
-"""Duplicate documents or paragraphs: how they are compared, and how they are left out of a text.
+"""Compares documents or paragraphs by hashes, and leaves duplicates out of a text.
 
-Two texts are the same if they have the same words in the same order; white space does not count.
+Two texts are duplicates if they have the same words in the same order; white space does not count.
 """
 
 import hashlib
@@ -14,7 +14,7 @@ HASH_BYTES = 16  # of 10 billion texts, two have the same hash with a probabilit
 
 
 def duplicate_count(unit: Unit) -> str:
-    """The name under which the manifest counts duplicates."""
+    """Returns the key of the manifest's number of duplicates."""
     return f"duplicate_{unit}"
 
 
@@ -68,9 +68,9 @@ def number_documents(parts: Iterable[TextPart]) -> Iterator[tuple[int, TextPart]
 def without_duplicates(
     parts: Iterable[TextPart], unit: Unit, duplicates: Iterable[int]
 ) -> Iterator[tuple[int, TextPart]]:
-    """As `number_documents`, but leaves out duplicates. Documents keep their indices.
+    """Yields the same as `number_documents` without duplicates. Documents keep their indices.
 
-    A document all of whose paragraphs are duplicates is a document without text.
+    If all paragraphs of a document are duplicates, it is a document without text.
 
     Args:
         parts: the documents of a file in parts.

@@ -79,9 +79,10 @@ def plain_text_parts(
         path: path of the file, for errors.
         separator: a line equal to this begins a new document. Empty documents at the beginning and
             the end of the file are ignored.
-        paragraph_limit: characters. Longer paragraphs are cut at line ends, or at the end of a
-            block if they have none.
-        is_started: whether there is text before these blocks, which begin with a document.
+        paragraph_limit: maximum number of characters. Longer paragraphs are cut at line ends, or at
+            the end of a block if they have none.
+        is_started: whether the file has text before these blocks. The blocks then begin with a new
+            document.
 
     Raises:
         BadInputError: the file has only white space.
@@ -119,8 +120,8 @@ def plain_text_parts(
 def _paragraphs(text: str, limit: int) -> list[str]:
     """Splits text at blank lines, and paragraphs of more than `limit` characters at line ends.
 
-    The text after the last place of either kind is the last paragraph. Where a long one is split
-    depends on its characters alone, and not on the block that it came in.
+    The text after the last split is the last paragraph. Where a long paragraph is split depends
+    only on its characters, not on the blocks in which it was read.
     """
     paragraphs = []
     for paragraph in map(str.lstrip, _BLANK_LINES.split(text)):
@@ -141,13 +142,14 @@ def _join_lines(paragraphs: list[str]) -> list[str]:
 def wikipedia_parts(blocks: Iterator[str], path: str, lines_before: int = 0) -> Iterator[TextPart]:
     """Parses WikiExtractor's `<doc id= url= title=>` … `</doc>`.
 
-    Each line is a paragraph, in the older layout (with blank lines between most paragraphs) and in
-    the newer one. The title line is removed, and HTML entities are replaced by their characters.
+    Each line is a paragraph, both in the older layout, which has blank lines between most
+    paragraphs, and in the newer one. The title line is removed, and HTML entities are replaced by
+    their characters.
 
     Args:
         blocks: the text.
         path: path of the file, for errors.
-        lines_before: lines of the file before the text, for errors.
+        lines_before: number of lines in the file before the text, for errors.
 
     Raises:
         BadInputError: there is text outside of a document, or the file ends inside one.
@@ -187,18 +189,18 @@ def wikipedia_parts(blocks: Iterator[str], path: str, lines_before: int = 0) -> 
 
 
 class RowParser:
-    """Takes the documents from the rows of a table.
+    """Makes documents from the rows of a table.
 
-    Each line of a text is a paragraph. The first one is removed if it repeats the row's `title`, as
-    WikiExtractor writes it. HTML entities are replaced by their characters.
+    Each line of a text is a paragraph. The first paragraph is removed if it repeats the row's
+    `title`, as in WikiExtractor's output. HTML entities are replaced by their characters.
 
     Args:
-        columns: names of the columns of text, whose paragraphs are joined in this order; empty for
-            `text`.
+        columns: names of the columns of text. Their paragraphs form one document, in this order.
+            Empty for the column `text`.
 
     Attributes:
         columns: the columns to read.
-        optional: columns to read where they exist.
+        optional: columns to read if they exist.
         num_without_text: number of cells with a null or a number in place of a text.
     """
 
@@ -212,11 +214,11 @@ class RowParser:
 
         Args:
             rows: the rows.
-            needs_text: whether one of the rows must have a text.
+            needs_text: whether at least one of the rows must have a text.
 
         Raises:
-            BadInputError: a cell has something else than a text, a number or a null; or none of the
-                rows has a text.
+            BadInputError: a cell has a value other than a text, a number or a null; or no row has a
+                text.
         """
         row = None
         has_texts = False
@@ -263,17 +265,17 @@ def _nonblank_lines(text: str) -> list[str]:
 
 
 def describe_cells_without_text(path: str, number: int) -> str:
-    """A line that tells how many cells had no text.
+    """Returns a line that says how many cells had no text.
 
     Args:
-        path: what was written of the others.
-        number: number of the cells.
+        path: path of the output that was written from the other cells.
+        number: number of cells without a text.
     """
     return f"{path}: cells with a null or a number in place of a text: {number:,}; left out"
 
 
 def with_line_feeds(text: str) -> str:
-    """The text with line feeds in place of all other ends of lines."""
+    """Replaces carriage returns, with or without a line feed, by line feeds."""
     if "\r" in text:
         text = text.replace("\r\n", "\n").replace("\r", "\n")
     return text
@@ -287,7 +289,7 @@ def refuse_markup(path: str, beginning: str) -> None:
         beginning: text at the beginning of the file.
 
     Raises:
-        BadInputError: the file has such a format.
+        BadInputError: the file is a web page or XML.
     """
     found = _markup(beginning)
     if found:
@@ -301,7 +303,7 @@ def looks_like_table(path: str, beginning: str, *, is_whole: bool) -> bool:
     Args:
         path: path of the file.
         beginning: text at the beginning of the file.
-        is_whole: whether this is all of its text. Otherwise its last line may be cut.
+        is_whole: whether `beginning` is the whole text. Otherwise its last line may be incomplete.
 
     Raises:
         BadInputError: the file begins like a table without this column.
@@ -322,7 +324,7 @@ def looks_like_table(path: str, beginning: str, *, is_whole: bool) -> bool:
 
 
 def _markup(text: str) -> tuple[str, str] | None:
-    """The name of the markup that a text begins with, and advice."""
+    """Returns the name of the markup with which a text begins, and advice, or `None`."""
     if _WIKI_DUMP.match(text):
         return "MediaWiki's XML", "take its text out with WikiExtractor, whose output is read"
     is_fragment = _FRAGMENT_START.match(text) and (
@@ -338,7 +340,7 @@ def _markup(text: str) -> tuple[str, str] | None:
 
 
 def _table(text: str, is_whole: bool) -> tuple[str, list[str]] | None:
-    """The name of the kind of table that a text begins with, and its first row."""
+    """Returns the kind of table with which a text begins, and its first row, or `None`."""
     lines = text.lstrip("\n").split("\n", 1)
     if len(lines) == 1:
         return None
@@ -354,13 +356,13 @@ def _table(text: str, is_whole: bool) -> tuple[str, list[str]] | None:
 
 
 def _rows(text: str, dialect: Dialect, is_whole: bool) -> list[list[str]] | None:
-    """The rows of a table, or `None` if there is an empty line, as between paragraphs of prose."""
+    """Returns the rows of a table; `None` if a line is empty, as between paragraphs of prose."""
     rows = first_rows(text, dialect, is_whole=is_whole)
     return rows if rows and all(rows) else None
 
 
 def _table_rows(text: str, delimiter: str, is_whole: bool) -> list[list[str]] | None:
-    """The rows of a text that is a table, or `None`."""
+    """Returns the rows of a text if it is a table, else `None`."""
     for dialect in DIALECTS:
         if dialect.delimiter == delimiter:
             rows = _rows(text, dialect, is_whole)
@@ -390,7 +392,7 @@ def _is_table(text: str, rows: Sequence[Sequence[str]], delimiter: str) -> bool:
 
 
 def _is_header(names: Sequence[str], rows: Sequence[Sequence[str]]) -> bool:
-    """Whether a row has names of columns. The name of pandas' column of row numbers is empty."""
+    """Whether a row has names of columns. pandas' column of row numbers has an empty name."""
     if not names[0] and all(_NUMBER.fullmatch(row[0]) for row in rows):
         names = names[1:]
     return (

@@ -1,10 +1,10 @@
-"""Finds where documents begin in ranges of bytes of large files, so that they can be cut there.
+"""Finds where documents begin in ranges of bytes of large files, so that files can be cut there.
 
 The ranges of a file are scanned independently. A range of CSV may begin inside or outside of
-quotation marks, which only the ranges before it tell, so it is scanned for both cases. Only
-quotation marks as in RFC 4180 (around whole cells, doubled inside them) tell where rows end; in
-other CSV no places are found. What the scan of a format calls a document is what its reader reads
-as one (see `formats` and `spanbert_tf.files.tables`).
+quotation marks. Only the ranges before it tell which, so it is scanned for both cases. The scan
+relies on quotation marks as in RFC 4180: they stand around whole cells, and are doubled inside
+them. Other CSV files are not cut. A scan finds the same documents as the reader of the format (see
+`formats` and `spanbert_tf.files.tables`).
 """
 
 import re
@@ -34,9 +34,9 @@ class Start(NamedTuple):
     """A place where a file can be cut.
 
     Attributes:
-        byte: the first byte of a document.
-        num_documents: documents of the range before it.
-        num_lines: line ends of the range before it.
+        byte: position of the first byte of a document.
+        num_documents: number of documents that begin in the range before this byte.
+        num_lines: number of line ends in the range before this byte.
     """
 
     byte: int
@@ -45,12 +45,12 @@ class Start(NamedTuple):
 
 
 class RangeScan(NamedTuple):
-    """What was found in a range of bytes of a file.
+    """The documents that begin in a range of bytes of a file.
 
     Attributes:
-        num_documents: documents that begin in the range.
-        num_lines: line ends of the lines that begin in the range.
-        starts: the first places at which the file can be cut.
+        num_documents: number of documents that begin in the range.
+        num_lines: number of line ends of the lines that begin in the range.
+        starts: the first places at which the file can be cut, at most `GROUP`.
         ends_quoted: whether the range ends inside quotation marks.
     """
 
@@ -61,11 +61,12 @@ class RangeScan(NamedTuple):
 
 
 class RangeScans(NamedTuple):
-    """The scans of a range for both cases of what is before it; `None` if it cannot be cut so.
+    """The scans of a range for both cases. If one is `None`, the file cannot be cut in that case.
 
     Attributes:
-        unquoted: if the range begins outside of quotation marks, as in all formats but CSV.
-        quoted: if it begins inside of them.
+        unquoted: the scan if the range begins outside of quotation marks. Formats other than CSV
+            have only this case.
+        quoted: the scan if the range begins inside quotation marks.
     """
 
     unquoted: RangeScan | None
@@ -75,14 +76,14 @@ class RangeScans(NamedTuple):
 def scan_range(
     file: InputFile, text_format: TextFormat, separator: str | None, start: int, stop: int
 ) -> RangeScans:
-    """Counts the documents that begin in a range, and finds where the first of them begin.
+    """Counts the documents that begin in a range, and finds places at which to cut.
 
     Args:
         file: the file.
-        text_format: its format.
+        text_format: format of the file.
         separator: in plain text, a line equal to this begins a new document.
-        start: the first byte of the range.
-        stop: the byte after the range.
+        start: position of the first byte of the range.
+        stop: position of the byte after the range.
 
     Raises:
         BadInputError: the file cannot be read.
@@ -104,14 +105,14 @@ def scan_range(
 
 
 class _LongLineError(Exception):
-    """A line is so long that the file is not cut: it would be held in memory."""
+    """A line is too long to be held in memory, so the file is not cut."""
 
 
 _Find = Callable[[Sequence[bytes]], Iterator[tuple[int, int, bool]]]
 
 
 def _scan_lines(content: BinaryIO, find: _Find, start: int, stop: int) -> RangeScan:
-    """Scans a format whose documents begin at lines that show it."""
+    """Scans a format in which single lines show where documents begin."""
     num_documents = 0
     num_lines = 0
     starts: list[Start] = []
@@ -125,10 +126,10 @@ def _scan_lines(content: BinaryIO, find: _Find, start: int, stop: int) -> RangeS
 
 
 def _read_lines(content: BinaryIO, start: int, stop: int) -> Iterator[tuple[int, list[bytes]]]:
-    """Yields the lines that begin in a range, about `READ_SIZE` bytes at once, and their place.
+    """Yields the lines that begin in a range, about `READ_SIZE` bytes at a time, and their place.
 
     Raises:
-        _LongLineError: one has more than `MOST_BYTES`.
+        _LongLineError: a line has more than `MOST_BYTES`.
     """
     position = start
     if start:
@@ -139,7 +140,7 @@ def _read_lines(content: BinaryIO, start: int, stop: int) -> Iterator[tuple[int,
         num_bytes = 0
         while position + num_bytes < stop and num_bytes < READ_SIZE:
             line = _read_line(content)
-            if not line:  # the file has become shorter, which is noticed at the end
+            if not line:  # the file has become shorter; an error is raised at the end of the job
                 break
             lines.append(line)
             num_bytes += len(line)
@@ -157,9 +158,9 @@ def _read_line(content: BinaryIO) -> bytes:
 
 
 def _find_json_lines(lines: Sequence[bytes]) -> Iterator[tuple[int, int, bool]]:
-    """Yields the first byte and the line of each document, and whether to cut there.
+    """Yields the first byte and the line of each document, and whether the file can be cut there.
 
-    The documents of JSON lines are the lines that are not blank.
+    Each line that is not blank is a document.
     """
     byte = 0
     for number, line in enumerate(lines):
@@ -169,7 +170,7 @@ def _find_json_lines(lines: Sequence[bytes]) -> Iterator[tuple[int, int, bool]]:
 
 
 def _is_text(line: bytes) -> bool:
-    """Whether a line is more than white space and a byte order mark."""
+    """Whether a line has more than white space and a byte order mark."""
     if line.startswith(b"{"):
         return True
     return bool(line.decode(errors="replace").removeprefix(_BYTE_ORDER_MARK).strip())
@@ -178,8 +179,8 @@ def _is_text(line: bytes) -> bool:
 class _WikipediaStarts:
     """Finds the documents of WikiExtractor's text.
 
-    The parser lets a document begin before the one before it has ended, so a file is only cut where
-    the tag before is `</doc>`.
+    The parser accepts a document that begins before the previous one has ended, so a file is only
+    cut where the previous tag is `</doc>`.
 
     Args:
         is_beginning: whether the first lines are those of the file.
@@ -215,8 +216,8 @@ class _WikipediaStarts:
 def _scan_plain_text(content: BinaryIO, separator: str, start: int, stop: int) -> RangeScan | None:
     """Scans plain text for lines that equal the separator.
 
-    Separators before the first text of a file end no document, so `None` is returned if the text
-    does not begin in the first range.
+    Separators before the first text of a file end no document. If the first range has no text, the
+    later ranges could not know this, so the result is `None`.
     """
     line = re.compile(rb"\n" + re.escape(separator.encode("utf-8", "surrogateescape")))
     end = re.compile(rb"(?:%b)*+(?=\n)" % _SPACE_IN_LINE)
@@ -258,10 +259,10 @@ def _begins_with_mark(position: int, block: bytes) -> bool:
 
 
 def _read_blocks(content: BinaryIO, start: int, stop: int) -> Iterator[tuple[int, bytes]]:
-    """Yields the place and the bytes of the lines that begin in a range, many lines at once.
+    """Yields the bytes of the lines that begin in a range, many lines at a time, and their place.
 
     Raises:
-        _LongLineError: `MOST_LINE_BYTES` have no line end.
+        _LongLineError: `MOST_LINE_BYTES` bytes in a row have no line end.
     """
     position = max(start - 1, 0)  # of the first byte that was not yielded
     content.seek(position)
@@ -293,13 +294,13 @@ def _read_blocks(content: BinaryIO, start: int, stop: int) -> Iterator[tuple[int
 
 
 class _RangeBytes(NamedTuple):
-    """The bytes of a range with the ones before and behind it; line feeds at the file's ends.
+    """The bytes of a range, with the byte before and the byte after it.
 
     Attributes:
-        data: [n] uint8. The first byte before a file, and before its byte order mark, is a line
-            feed, and so is the byte behind it.
-        place: the place in the file of `data[0]`.
-        is_beginning: whether the range is that at the beginning of the file.
+        data: uint8 [n]. At the beginning of the file (after its byte order mark) and at its end,
+            where there is no such byte, it is a line feed.
+        place: position of `data[0]` in the file.
+        is_beginning: whether the range is the first of the file.
     """
 
     data: np.ndarray
@@ -322,7 +323,7 @@ def _read_range(content: BinaryIO, start: int, stop: int) -> _RangeBytes:
 
 
 def _scan_rows(content: BinaryIO, dialect: Dialect, start: int, stop: int) -> RangeScans:
-    """Scans CSV, TSV or the like. The names of the columns are no document."""
+    """Scans CSV, TSV and similar tables. The row with the names of the columns is no document."""
     read = _read_range(content, start, stop)
     if not dialect.has_quotes:
         return RangeScans(_scan_unquoted(read))
@@ -333,10 +334,10 @@ def _scan_rows(content: BinaryIO, dialect: Dialect, start: int, stop: int) -> Ra
 
 
 def _scan_quoted(read: _RangeBytes, delimiter: str, *, is_quoted: bool) -> RangeScan | None:
-    """Scans rows of cells in quotation marks; `None` if one stands at another place.
+    """Scans rows of quoted cells; returns `None` if a quotation mark stands inside a plain cell.
 
-    Every second mark opens a cell, or goes on with one after a doubled mark. Outside of cells, line
-    ends part rows; empty rows do not count.
+    Every second quotation mark opens a cell, or continues it after a doubled mark. Line ends that
+    are outside of quoted cells end rows. Empty rows do not count.
     """
     data = read.data
     marks = np.flatnonzero(data[1:-1] == _QUOTE) + 1
@@ -368,10 +369,10 @@ def _scan_quoted(read: _RangeBytes, delimiter: str, *, is_quoted: bool) -> Range
 
 
 def _scan_unquoted(read: _RangeBytes) -> RangeScan:
-    """Scans rows that are lines.
+    """Scans a table in which each line is a row.
 
-    Blank lines are rows, except at the end of what is read. So the file is cut between two lines
-    that are not blank.
+    Blank lines count as rows, except at the end of the text that is read. Therefore the file is
+    only cut between two lines that are not blank.
     """
     data = read.data
     line_ends = np.flatnonzero(data[1:-1] == _LINE_FEED) + 1

@@ -24,7 +24,7 @@ _WILDCARD = re.compile(r"\*\*|[*?]|\[!?+\]?+[^\]]{0,255}+\]")
 
 
 def import_beam() -> None:
-    """Imports Beam without its warnings about cloud packages that are neither there nor needed."""
+    """Imports Beam without its warnings about cloud packages that are not installed."""
     level = logging.root.manager.disable
     logging.disable(logging.WARNING)
     try:
@@ -34,12 +34,12 @@ def import_beam() -> None:
 
 
 def open_to_read(path: str, start: int = 0, stop: int | None = None) -> BinaryIO:
-    """Opens a file to read its bytes as they are stored; Beam would decompress some.
+    """Opens a file to read its bytes as they are stored. Beam would decompress some files.
 
     Args:
         path: path of the file.
-        start: the first byte to read.
-        stop: the byte after the last one to read; `None` for the end of the file.
+        start: position of the first byte to read.
+        stop: position of the byte after the last one to read; `None` for the end of the file.
 
     Raises:
         OSError: the file cannot be opened.
@@ -51,7 +51,7 @@ def open_to_read(path: str, start: int = 0, stop: int | None = None) -> BinaryIO
 
 
 class _Range(io.RawIOBase):
-    """A part of a file, as if it were a file."""
+    """A file object that reads only a part of a file."""
 
     def __init__(self, file: BinaryIO, start: int, stop: int | None) -> None:
         super().__init__()
@@ -69,7 +69,7 @@ class _Range(io.RawIOBase):
         return True
 
     def seek(self, offset: int, whence: int = os.SEEK_SET) -> int:
-        """Moves to a place that counts from the beginning of the part."""
+        """Moves to a position relative to the beginning or the end of the part."""
         if whence == os.SEEK_SET:
             offset += self._start
         elif whence == os.SEEK_END and self._stop is not None:
@@ -103,7 +103,7 @@ def _open_whole(path: str) -> BinaryIO:
 
 
 def _match_remote_files(pattern: str) -> dict[str, int]:
-    """Sizes in bytes of the files that match a pattern, by their paths.
+    """Returns the size in bytes of each file that matches a pattern, by its path.
 
     Raises:
         OSError: the directory cannot be listed.
@@ -126,9 +126,9 @@ class InputFile:
     Attributes:
         path: path of the file.
         name: path relative to the common directory of all input files. The name and the index of a
-            document in the file identify the document. All files can be moved together; a file that
-            is renamed, or a further file in another directory, gives other names.
-        size: bytes on disk.
+            document in the file identify the document. Names stay the same if all files are moved
+            together. They change if a file is renamed, or if a file in another directory is added.
+        size: size on disk, in bytes.
     """
 
     path: str
@@ -144,12 +144,12 @@ def find_files(
     Args:
         patterns: one or more paths with `*`, `?`, `[…]` and `**` (which also matches `/`). The path
             of an existing file is not read as a pattern. Links to local directories are followed.
-            A folder that `datasets` has saved stands for its files.
+            A directory that Hugging Face's `datasets` has saved stands for its files.
         follow_links: whether links may lead out of the directory before a pattern's first wildcard.
 
     Returns:
-        The files, sorted by name. A file that links reach by several paths appears once, by the
-        first path.
+        The files, sorted by name. A file that has several paths because of links appears once, with
+        the first path.
 
     Raises:
         BadInputError: a pattern matches no file, a link leads nowhere or out of the directory, a
@@ -206,7 +206,7 @@ def _absolute(pattern: str) -> str:
 
 
 def _match_local_files(pattern: str, *, follow_links: bool = False) -> dict[str, int]:
-    """Sizes in bytes of the local files that match a pattern, by their paths."""
+    """Returns the size in bytes of each local file that matches a pattern, by its path."""
     expression = re.compile(glob_expression(pattern))
     found = _FIRST_WILDCARD.search(pattern)
     root = os.path.dirname(pattern[: found.start()] if found else pattern)
@@ -233,7 +233,7 @@ def _may_hold(directory: str, pattern: str) -> bool:
 
 
 def glob_expression(pattern: str) -> str:
-    """Translates a pattern to the regular expression that Beam matches remote files with."""
+    """Translates a pattern to the regular expression with which Beam matches remote files."""
     expression = ""
     start = 0
     for found in _WILDCARD.finditer(pattern):

@@ -24,23 +24,23 @@ from spanbert_tf.text.vocabulary import (
 )
 
 _LEAST_FREQUENCY = 2
-# Letters beyond the coverage are taken as long as letters fill no more entries than these: they
-# cost little there, and in a small text each of them counts.
+# Letters beyond the coverage are added as long as letters fill at most this share of the entries,
+# or this number: they cost little then, and in a small text each letter matters.
 _SHARE_OF_LETTERS = 1 / 10
 _FEWEST_ENTRIES_OF_LETTERS = 200
 _MISSING_SHOWN = 20
 
 
 class Alphabet(NamedTuple):
-    """The letters of a vocabulary: all characters but white space.
+    """The letters of a text, which are all its characters except white space.
 
     Attributes:
-        letters: letters with an entry, sorted by code point.
-        continuing: those of them that can continue a word, and therefore have a second entry,
-            `##` and the letter. Ideographs and punctuation are words of their own.
+        letters: letters that have an entry in the vocabulary, sorted by code point.
+        continuing: letters among them that can continue a word and therefore have a second entry,
+            `##` and the letter. Ideographs and punctuation are words by themselves.
         missing: letters without an entry, the most frequent first. Words with them are [UNK].
-        missing_share: share of these letters in the text.
-        characters: how often the text has each character, before it is normalized.
+        missing_share: share of the missing letters in the text.
+        characters: number of occurrences of each character in the text before normalization.
     """
 
     letters: list[str]
@@ -193,15 +193,16 @@ def make_tokenizer(text_rules: TextRules) -> Tokenizer:
 def find_alphabet(
     texts: Iterable[str], tokenizer: Tokenizer, vocabulary_size: int, coverage: float
 ) -> Alphabet:
-    """Finds the letters that a vocabulary has entries for.
+    """Chooses the letters that get entries in a vocabulary.
 
     Args:
         texts: the text.
         tokenizer: normalizes the text and splits it into words.
-        vocabulary_size: entries for letters and special tokens do not exceed it.
-        coverage: from 0 to 1. The most frequent letters are taken until they make up this share
-            of the characters of the text, and further ones while letters fill less than a tenth
-            of the vocabulary. The rest is what a large text has of other alphabets.
+        vocabulary_size: maximum number of entries for letters and special tokens.
+        coverage: from 0 to 1. Letters are added, the most frequent first, until they cover this
+            share of the characters of the text, and further ones while letters fill less than a
+            tenth of the vocabulary. The letters that remain are mostly those of other alphabets,
+            which large texts contain.
     """
     characters: collections.Counter[str] = collections.Counter()
     for text in texts:
@@ -269,7 +270,7 @@ def train_vocabulary(
 def _count_letters(
     characters: collections.Counter[str], tokenizer: Tokenizer
 ) -> collections.Counter[str]:
-    """Counts the characters of a text once they are normalized, but for white space."""
+    """Counts the characters of a text after normalization, except white space."""
     letters: collections.Counter[str] = collections.Counter()
     for character, count in characters.items():
         for letter in tokenizer.normalizer.normalize_str(character):
