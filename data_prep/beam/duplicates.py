@@ -1,10 +1,10 @@
 """Finds the duplicates of all input files in bounded memory.
 
-1. `write_hashes` hashes the documents or paragraphs of a part of the input, sorts as many as fit in
-   memory, and appends them to its file of hashes.
-2. `find_duplicates` takes a range of all hashes from these sorted runs, and writes which of the
-   hashed texts have an equal one before them, in the order of files.
-3. `read_duplicates` collects the duplicates of a part from all ranges.
+1. `write_hashes` hashes the documents or paragraphs of a part of the input and writes the hashes to
+   a file, in sorted runs that fit into memory.
+2. `find_duplicates` reads the hashes of one range of values from all these runs. It writes which
+   texts have the same hash as an earlier one, in the order of files.
+3. `read_duplicates` collects the duplicates of a part from the results of all ranges.
 """
 
 import itertools
@@ -35,10 +35,10 @@ def write_hashes(job: Job, show: Show, part_number: int, part: FilePart, unit: U
         show: called with the progress since its last call.
         part_number: index of the part among all parts.
         part: the part.
-        unit: what is hashed.
+        unit: whether documents or paragraphs are hashed.
 
     Returns:
-        Their number.
+        The number of hashes.
 
     Raises:
         BadInputError: the file cannot be read or used.
@@ -68,17 +68,17 @@ def _sorted_run(hashed: list[tuple[int, bytes]]) -> np.ndarray:
 
 
 def count_ranges(num_hashes: int) -> int:
-    """The number of ranges into which all hashes are divided."""
+    """Returns the number of ranges into which all hashes are divided."""
     return max(1, -(-num_hashes // RANGE))
 
 
 def find_duplicates(job: Job, show: Show, number: int, num_ranges: int, num_parts: int) -> int:
-    """Writes which texts have an equal one before them, of those whose hashes are in a range.
+    """Writes the texts whose hash is in a range and equals that of an earlier text.
 
     Args:
         job: the job.
         show: is not called.
-        number: the range.
+        number: index of the range.
         num_ranges: number of ranges.
         num_parts: number of parts of the input.
 
@@ -112,7 +112,7 @@ def find_duplicates(job: Job, show: Show, number: int, num_ranges: int, num_part
 
 
 def _read_range(path: str, number: int, num_ranges: int) -> Iterator[np.ndarray]:
-    """The part of each sorted run that is in a range of the hashes."""
+    """Yields the part of each sorted run that is in a range of the hashes."""
     num_hashes = os.path.getsize(path) // _HASHED.itemsize
     first = 2**64 * number // num_ranges
     last = 2**64 * (number + 1) // num_ranges - 1
@@ -130,7 +130,7 @@ def _read_range(path: str, number: int, num_ranges: int) -> Iterator[np.ndarray]
 
 
 def read_duplicates(job: Job, part_number: int, num_ranges: int) -> np.ndarray:
-    """The indices of the duplicates in a part of the input, uint64 in ascending order."""
+    """Returns the indices of the duplicates in a part of the input, uint64 in ascending order."""
     found = [np.empty(0, "<u8")]
     for number in range(num_ranges):
         path = _duplicates_path(job, number)

@@ -1,4 +1,4 @@
-"""The job that all steps share, how steps are called, and how their results are kept."""
+"""Defines the job that all steps share. Calls a step for an item and keeps its result in a file."""
 
 import collections
 import contextlib
@@ -39,7 +39,7 @@ class Job:
         options: options of the records.
         num_shards: number of groups of records. Each gives at most one file of each split.
         validation_fraction: share of the records that is held out.
-        deduplicate: what is left out if it has been read before; `None`: nothing.
+        deduplicate: whether duplicate documents or paragraphs are left out; `None` for neither.
     """
 
     output: str
@@ -50,24 +50,24 @@ class Job:
     deduplicate: Unit | None = None
 
     def spill_path(self, part_number: int) -> str:
-        """The path of the spill file of a part of the input."""
+        """Returns the path of the spill file of a part of the input."""
         return os.path.join(self.directory, SPILL, str(part_number))
 
     def shard_path(self, name: str) -> str:
-        """The path of a file of a shard."""
+        """Returns the path of a file of a shard."""
         return os.path.join(self.directory, NEW, name)
 
     def result_path(self, items: str, number: int) -> str:
-        """The path of the result of a step for one of its items; see `run_step`."""
+        """Returns the path of the result of a step for one of its items; see `run_step`."""
         return os.path.join(self.directory, SPILL, f"{items}-{number}")
 
     @contextlib.contextmanager
     def whole_file(self, path: str) -> Iterator[str]:
         """Yields a temporary path and renames the file to `path` when the context ends.
 
-        A runner of Beam repeats the work of a worker that it believes to be lost, while other
-        workers may already read the finished file. The rename replaces it atomically. The bytes are
-        on the disk before: after a power failure, too, a file that is there is whole.
+        A runner of Beam repeats the work of a worker that it takes for lost, while other workers
+        may already read the finished file. The rename replaces the file atomically. The bytes are
+        written to the disk before the rename, so the file is complete even after a power failure.
         """
         unfinished = os.path.join(self.directory, SPILL, f"{UNFINISHED}{uuid.uuid4()}")
         yield unfinished
@@ -77,11 +77,11 @@ class Job:
 
 
 class PartSummary(NamedTuple):
-    """What became of a part of the input.
+    """The result of reading a part of the input.
 
     Attributes:
-        counts: numbers of what was read and made.
-        keys: what decides which of its records are held out.
+        counts: numbers of documents, records and more; see `write_pretraining_records`.
+        keys: statistics from which the held-out records are chosen.
     """
 
     counts: dict[str, int]
@@ -89,13 +89,13 @@ class PartSummary(NamedTuple):
 
 
 class ShardResult(NamedTuple):
-    """What became of a shard.
+    """The result of writing a shard.
 
     Attributes:
-        shard: its number.
+        shard: index of the shard.
         files: one file for each split that has records.
-        unigram_counts: the bytes of int64 [vocabulary], occurrences of each entry in the training
-            split.
+        unigram_counts: number of occurrences of each vocabulary entry in the training split, the
+            bytes of int64 [vocabulary].
     """
 
     shard: int
@@ -116,8 +116,8 @@ class Call(Protocol):
 
         Args:
             step: one of the functions of `steps` and `duplicates`.
-            items: what the items are, such as `"shards"`.
-            arguments: for each item its number and further arguments.
+            items: name of the kind of items, such as `"shards"`.
+            arguments: for each item a tuple of its number and further arguments.
 
         Returns:
             The results in the order of the arguments.
@@ -133,8 +133,8 @@ def run_step(
 ) -> _Result:
     """Calls a step for one item and keeps its result in a file; see `Call`.
 
-    The file is written when all other files of the step are whole. If a killed command, or another
-    worker of a runner, has left it, the step is not called again.
+    The file is written after all other files of the step. If the file exists, from a killed command
+    or from another worker of a runner, the step is not called again.
     """
     kept = read_result(job, items, arguments[0])
     if kept is not None:
@@ -163,7 +163,7 @@ def prepare_to_go_on(job: Job) -> tuple[int, int]:
     """Removes the unfinished files of a command that was killed, or that found the disk full.
 
     Returns:
-        How many parts of the input and shards are done.
+        The number of parts of the input and the number of shards that are done.
     """
     directory = os.path.join(job.directory, SPILL)
     done: collections.Counter = collections.Counter()
@@ -176,12 +176,13 @@ def prepare_to_go_on(job: Job) -> tuple[int, int]:
 
 
 def cannot_write(output: str, error: Exception, kept: str | None = None) -> str:
-    """The message for an output that cannot be written, for example because the disk is full.
+    """Returns the message for an output that cannot be written, for example on a full disk.
 
     Args:
         output: path of the output.
-        error: why it cannot be written.
-        kept: path of the directory whose work the same command goes on with, if there is some.
+        error: the error that was raised.
+        kept: path of the directory with the work from which the same command can go on; `None` if
+            no work is kept.
     """
     advice = "free some space or name another --output"
     if kept is not None:

@@ -1,16 +1,16 @@
-"""Pickles of a few classes, in the work folder of `prepare pretraining`.
+"""Loads pickles of a few classes from the work directory of `prepare pretraining`.
 
-A folder that a killed command seems to have left may come from somebody else, and a pickle can name
-any function to be called. So only classes that the caller names are loaded. They are tuples and
-data classes, which do nothing when they are made.
+A directory that a killed command seems to have left may come from somebody else, and a pickle can
+call any function. Therefore only classes that the caller names are loaded. They are tuples and data
+classes, whose constructors run no other code.
 """
 
 import pickle
 from collections.abc import Iterable
 from typing import Any, BinaryIO
 
-# What loading bytes that are no such pickle may raise (Python's documentation of `pickle` names
-# some of them).
+# Errors that may be raised when bytes are loaded that are no such pickle. Python's documentation of
+# `pickle` names some of them.
 PICKLE_ERRORS = (
     pickle.UnpicklingError,
     AttributeError,
@@ -29,11 +29,11 @@ def load_pickle(file: BinaryIO, classes: Iterable[type] = ()) -> Any:
 
     Args:
         file: the file.
-        classes: the classes that its objects may have, besides Python's numbers, bytes, texts,
-            lists, tuples and dictionaries.
+        classes: the classes that are allowed, besides Python's numbers, bytes, strings, lists,
+            tuples and dictionaries.
 
     Raises:
-        pickle.UnpicklingError: the pickle has another class or function, or is damaged.
+        pickle.UnpicklingError: the pickle names another class or a function, or is damaged.
     """
     return _Unpickler(file, classes).load()
 
@@ -44,7 +44,7 @@ class _Unpickler(pickle.Unpickler):
         self._classes = {(each.__module__, each.__qualname__): each for each in classes}
 
     def find_class(self, module: str, name: str) -> Any:
-        """Returns one of the classes."""
+        """Returns a class that is allowed."""
         if (module, name) not in self._classes:
             raise pickle.UnpicklingError(f"{module}.{name} does not belong here")
         return self._classes[module, name]

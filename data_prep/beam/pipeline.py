@@ -1,7 +1,7 @@
 """Runs the steps of preparation on a runner of Apache Beam, for example on a cluster.
 
-Each step is a pipeline, since the next one begins when it has ended. Results return through files
-of the work directory (`run_step`), which all hosts share.
+Each step is a pipeline of its own, because a step needs the results of the previous one. The
+results are files in the work directory (`run_step`), which all hosts share.
 """
 
 import argparse
@@ -40,7 +40,7 @@ def runner_options(arguments: Sequence[str]) -> PipelineOptions | None:
         arguments: command-line options, at least one, such as `--runner=dask`.
 
     Returns:
-        The options, or `None` if the work is to be done on this machine.
+        The options, or `None` if the runner is Beam's for this machine, which is not used.
 
     Raises:
         ConfigurationError: an option is unknown, has a bad value or lacks `--runner`, or the runner
@@ -108,16 +108,16 @@ def _check_scheduler(options: PipelineOptions) -> None:
 
 @contextlib.contextmanager
 def on_runner(job: Job, options: PipelineOptions, input_bytes: int) -> Iterator[Call]:
-    """Yields a function that calls steps on a runner of Beam, which shows its progress itself.
+    """Yields a function that calls steps on a runner of Beam. The runner shows its own progress.
 
     Args:
         job: the job.
         options: options of the runner, from `runner_options`.
-        input_bytes: bytes of all input files.
+        input_bytes: size of all input files in bytes.
 
     Raises:
-        BadInputError: a file cannot be used or written, the runner cannot be reached, it gave up,
-            or it skipped work.
+        BadInputError: a file cannot be used or written, the runner cannot be reached, it failed, or
+            it skipped work.
     """
     runner = options.view_as(StandardOptions).runner
 
@@ -160,9 +160,9 @@ def _make_pipeline(
 
 
 def _step_on_beam(job: Job, step: Callable[..., _Result], items: str, arguments: tuple) -> None:
-    """Calls a step, and writes the message of an error that the user can mend.
+    """Calls a step. If an error is raised that the user can correct, writes its message to a file.
 
-    Runners would retry a step that raises the error, and hide the message.
+    Runners would retry a step that raises an error, and hide the message.
     """
     check_shared(job)
     try:
@@ -199,7 +199,7 @@ def _read_results(job: Job, items: str, arguments: Sequence[tuple]) -> list:
     """Reads the results of a step.
 
     Raises:
-        BadInputError: the step failed, or the runner skipped it because it does not support it.
+        BadInputError: the step failed, or the runner did not call it for all items.
     """
     if os.path.exists(_failure_path(job)):
         with open(_failure_path(job)) as file:
@@ -214,9 +214,9 @@ def _read_results(job: Job, items: str, arguments: Sequence[tuple]) -> list:
 
 
 def _set_partitions(options: PipelineOptions, num_elements: int, num_bytes: int) -> None:
-    """Makes Dask distribute files and shards one by one unless they are small.
+    """Makes Dask distribute files and shards one by one, or several small ones together.
 
-    By default Dask puts 128 elements into one task, so a single worker would do everything.
+    By default Dask puts 128 elements into one task, so a single worker would do all the work.
     """
     from apache_beam.runners.dask.dask_runner import DaskOptions
 
@@ -227,7 +227,7 @@ def _set_partitions(options: PipelineOptions, num_elements: int, num_bytes: int)
 
 
 def _run(pipeline: beam.Pipeline) -> None:
-    """Runs a pipeline to its end, and cancels it on the runner after an error or interruption."""
+    """Runs a pipeline to its end. After an error or an interruption, cancels it on the runner."""
     result = pipeline.run()
     try:
         result.wait_until_finish()
@@ -252,7 +252,7 @@ def _disconnect(result: PipelineResult) -> None:
 
 @contextlib.contextmanager
 def _quiet_loggers() -> Iterator[None]:
-    """Hides the logs of runners. They repeat, with tracebacks, errors that are raised anyway."""
+    """Hides the logs of runners, which repeat the errors that are raised, with tracebacks."""
     level = logging.root.manager.disable
     logging.disable(logging.CRITICAL)
     try:

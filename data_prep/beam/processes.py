@@ -110,7 +110,7 @@ def _start_process(job: Job, writer: Connection) -> None:
 
 
 def _end_with_parent(parent: int) -> None:
-    """Ends this process when its parent was killed: nobody would use or remove its files."""
+    """Ends this process if its parent was killed, since nobody would use or remove its files."""
     while os.getppid() == parent:
         time.sleep(_SECONDS_BETWEEN_CHECKS)
     os._exit(1)

@@ -1,4 +1,4 @@
-"""Shows the progress of preparation, added up over all processes."""
+"""Shows the progress of preparation, summed over all processes."""
 
 import contextlib
 import sys

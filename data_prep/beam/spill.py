@@ -1,7 +1,8 @@
-"""Spill files, which store the records of an input file until they are written to shards.
+"""Writes and reads spill files, which keep the records of a part of the input for the shards.
 
-Records are not sent through a runner of Beam, which may hold what it groups in memory. A spill file
-has pickled lists of records, each for one shard, and then an index of the offsets of these lists.
+Records are not sent through a runner of Beam, because it may keep them in memory to group them. A
+spill file has pickled lists of records, each for one shard, and then an index of the offsets of
+these lists.
 """
 
 import os

@@ -1,7 +1,8 @@
-"""The two main steps of preparation: a part of the input → a spill file, all of them → a shard.
+"""The steps of preparation, which processes of this machine and workers of Beam call by `run_step`.
 
-Processes of this machine and workers of Beam call the same functions by `run_step`. Before, large
-files are cut into parts (`scan_file`), and duplicates are found (`duplicates`).
+`spill_part` reads a part of the input and writes a spill file. `write_shard` reads all spill files
+and writes a shard. Before these steps, large files are cut into parts (`scan_file`), and duplicates
+are found (`duplicates`).
 """
 
 import functools
@@ -45,7 +46,7 @@ def scan_file(
     start: int,
     stop: int,
 ) -> RangeScans:
-    """Calls `scan_range`, which has no need of the show and the number."""
+    """Calls `scan_range` with the arguments of a step."""
     return scan_range(file, text_format, job.options.document_separator, start, stop)
 
 
@@ -59,7 +60,7 @@ def spill_part(
         show: called with the progress since its last call.
         part_number: index of the part among all parts.
         part: whole documents of a file.
-        num_hash_ranges: number of files of duplicates, see `find_duplicates`.
+        num_hash_ranges: number of files of duplicates; see `find_duplicates`.
 
     Raises:
         BadInputError: the file cannot be read or used.
@@ -89,7 +90,7 @@ def _record_maker(options: RecordOptions) -> RecordMaker:
 
 
 def release_memory() -> None:
-    """Frees the objects that `spill_part` caches in this process."""
+    """Frees the objects that `spill_part` has cached in this process."""
     _record_maker.cache_clear()
 
 
@@ -114,10 +115,10 @@ def held_out_records(job: Job, summaries: Sequence[PartSummary]) -> HeldOut:
 
     Args:
         job: the job.
-        summaries: those of all parts, in any order.
+        summaries: the summaries of all parts, in any order.
 
     Raises:
-        BadInputError: pairs are wanted and there is only one document.
+        BadInputError: the records are pairs, and the input has only one document.
     """
     is_pair = job.options.sequences == "pair"
     if is_pair and sum(summary.keys.num_documents for summary in summaries) == 1:
@@ -140,7 +141,7 @@ def write_shard(job: Job, show: Show, shard: int, held_out: HeldOut, num_parts: 
         show: called with the progress since its last call.
         shard: index of the shard.
         held_out: decides the split of each record.
-        num_parts: number of parts of the input, which is that of spill files.
+        num_parts: number of parts of the input, each of which has a spill file.
 
     Raises:
         OSError: a file cannot be read or written.
@@ -172,7 +173,7 @@ def _read_shard(job: Job, num_parts: int, shard: int) -> Iterator[Record]:
 def _records_of_others(
     job: Job, num_parts: int, held_out: HeldOut, shard: int, split: Split
 ) -> Iterator[Record]:
-    """Records of a split in all other shards, from the next shard round to the previous one."""
+    """Yields the records of a split in all other shards, beginning with the next shard."""
     for distance in range(1, job.num_shards):
         for record in _read_shard(job, num_parts, (shard + distance) % job.num_shards):
             if held_out.split(record) == split:

@@ -7,8 +7,8 @@ steps (`steps`):
 2. For each shard, read its records from all spill files, and write them in a random order that is
    the same in every run.
 
-What each step made is kept until the output is complete, so a command that was killed, or that
-found the disk full, goes on where it was. Processes exchange only counts and keys. Memory does not
+The results of each step are kept until the output is complete, so a command that was killed, or
+that found the disk full, can go on. Processes exchange only counts and keys. The memory does not
 grow with the corpus, and the output does not depend on the number of processes.
 """
 
@@ -116,7 +116,7 @@ def write_pretraining_records(
 
     Args:
         input_pattern: one or more glob patterns of text files (formats: `data_prep.text.corpus`).
-        preset: the preset to train further; see `chosen_vocabulary`.
+        preset: preset whose vocabulary and casing are used; see `chosen_vocabulary`.
         vocabulary: path of a vocabulary; see `chosen_vocabulary`.
         output: the directory to write. After an error or a kill it is unchanged. After a kill or a
             full disk, a call with the same options and inputs goes on with what was done.
@@ -129,33 +129,33 @@ def write_pretraining_records(
         sequence_length: positions of a packed row, special tokens included.
         sequences: `"single"` or `"pair"`, see `data_prep.blocks.pairs`.
         annotate: names of `ANNOTATIONS`, see `data_prep.blocks.annotations`.
-        spacy_model: name or path of the spaCy model that finds the annotations, and words.
-        word_segmentation: how words are found, a value of `WordSegmentation`; `None`: as the preset
-            states it, or as the language needs it.
+        spacy_model: name or path of the spaCy model that finds annotations and words.
+        word_segmentation: how words are found, a value of `WordSegmentation`. `None` for the value
+            of the preset, or the default of the language.
         validation_fraction: share of the records to hold out: whole documents, or blocks if
             documents are few or large, see `data_prep.blocks.held_out`.
-        deduplicate: leaves out documents or paragraphs whose words are those of an earlier one, in
-            the order of files; see `data_prep.text.duplicates`.
+        deduplicate: leaves out documents or paragraphs that have the same words as an earlier one,
+            in the order of files; see `data_prep.text.duplicates`. `None` leaves out nothing.
         num_shards: number of files of the training split. By default one for each 32 MB of text,
             where a byte of a compressed file counts as three. A shard is sorted in memory.
-        num_processes: number of processes on this machine. Large files are shared by them if
-            they can be cut at documents, see `data_prep.text.cutting`.
+        num_processes: number of processes on this machine. They share large files that can be cut
+            at documents; see `data_prep.text.cutting`.
         beam_arguments: options for a runner of Beam, such as `--runner=dask`.
         overwrite: whether earlier records at `output` may be replaced.
 
     Returns:
         The manifest that was written. Its `counts` are `files`, `bytes` of text, `documents` with
-        text, `title_only_documents`, `empty_documents`; and of the documents with text
+        text, `title_only_documents` and `empty_documents`; and for the documents with text
         `paragraphs`, `sentences`, `tokens`, `records`, `split_sentences` (longer than a block) and
-        `sentences_without_tokens`, which are in no record. Tables have `cells_without_text` if some
-        cells have nulls or numbers. With `deduplicate` there are `duplicate_documents`, which none
-        of the other counts includes, or `duplicate_paragraphs`.
+        `sentences_without_tokens`, which are in no record. `cells_without_text` is the number of
+        cells of tables with nulls or numbers, if there are any. With `deduplicate` there are also
+        `duplicate_documents`, which no other count includes, or `duplicate_paragraphs`.
 
     Raises:
         BadInputError: a file cannot be read, used or written, or the output exists.
         MismatchError: the vocabulary does not have the stated casing.
-        ConfigurationError: an option of Beam is unknown or lacks a runner, or what finds
-            annotations or words is missing.
+        ConfigurationError: an option of Beam is unknown or needs `--runner`, or a package or model
+            that finds annotations or words is not installed.
     """
     start = time.monotonic()
     target = Output(output, RECORDS, overwrite=overwrite)
@@ -250,7 +250,7 @@ def _estimate_text_bytes(file: InputFile) -> int:
 
 
 def _states(files: Sequence[InputFile]) -> list[tuple[int, int]]:
-    """The size of each file, and when it was changed: in nanoseconds, 0 for remote files."""
+    """Returns the size of each file and its time of change in ns, which is 0 for remote files."""
     states = []
     for file in files:
         if is_remote(file.path):
@@ -262,7 +262,7 @@ def _states(files: Sequence[InputFile]) -> list[tuple[int, int]]:
 
 
 def _check_unchanged(files: Sequence[InputFile], states: Sequence[tuple[int, int]]) -> None:
-    """Raises `BadInputError` if a file is no longer what it was when the command began."""
+    """Raises `BadInputError` if a file was changed after the command began."""
     for file, before, now in zip(files, states, _states(files), strict=True):
         if before != now:
             raise BadInputError(
@@ -300,9 +300,9 @@ def _made_from(job: Job, files: Sequence[InputFile]) -> MadeFrom:
 
 
 def _digest(job: Job, made_from: MadeFrom, states: Sequence[tuple[int, int]]) -> str:
-    """A digest of the options, the names, sizes and times of the input, the versions and the code.
+    """Returns a digest of the options, the versions, the code and the input.
 
-    It does not cover the content of the input.
+    Of the input it covers the names, sizes and times of change of the files, not their content.
     """
     content = repr((job.options, made_from, states))
     digest = hashlib.sha256(content.encode("utf-8", "surrogateescape"))
@@ -314,7 +314,7 @@ def _digest(job: Job, made_from: MadeFrom, states: Sequence[tuple[int, int]]) ->
 
 
 def _begin_or_go_on(target: Output, job: Job, digest: str) -> None:
-    """Makes the work directory, or keeps that of a killed command that did the same work."""
+    """Makes the work directory, or keeps that of a killed command with the same digest."""
     left = target.left_work(SPILL, NEW)
     if left == digest:
         num_parts, num_shards = prepare_to_go_on(job)
@@ -334,7 +334,7 @@ def _begin_or_go_on(target: Output, job: Job, digest: str) -> None:
 
 
 def _has_whole_parts(job: Job) -> bool:
-    """Whether parts of the input are done; removes the files that are unfinished."""
+    """Whether some parts of the input are done. Unfinished files are removed."""
     try:
         num_parts, _ = prepare_to_go_on(job)
     except OSError:
@@ -343,7 +343,7 @@ def _has_whole_parts(job: Job) -> bool:
 
 
 def _runner_options(arguments: Sequence[str]) -> "PipelineOptions | None":
-    """Parses options for Beam, which is imported only if there are some: that takes a second."""
+    """Parses options for Beam. Importing it takes a second, so it is imported only for options."""
     if not arguments:
         return None
     import_beam()
