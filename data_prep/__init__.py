@@ -1,5 +1,5 @@
-"""Offline preparation: reads text files and writes TFRecords. It contains no model code.
+"""Reads text files and writes the records and vocabularies of pre-training.
 
-`python -m data_prep X` is `spanbert-tf prepare X`. Each task's `prepare` command is defined in the
-folder of the task.
+`python -m data_prep X` is the same command as `spanbert-tf prepare X`. The `prepare` command of a
+task is defined in the folder of the task.
 """

@@ -63,7 +63,7 @@ def _corpus_arguments(patterns: Sequence[str], options: Mapping[str, Any]) -> li
 
     Args:
         patterns: values of `--input`.
-        options: values of the other options of `_corpus_options`, by name.
+        options: values of the other options of `corpus_options`, by name.
     """
     arguments = []
     for pattern in patterns:

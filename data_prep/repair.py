@@ -31,10 +31,10 @@ from spanbert_tf.terminal import print_line
 def repair_records(directory: str, output: str, *, overwrite: bool = False) -> PretrainingManifest:
     """Copies the undamaged records of a directory and prints how many are lost in each file.
 
-    It also writes the lengths of the records anew if they are missing or damaged.
+    It also writes the files of lengths again if they are missing or damaged.
 
-    Every record is read: checksums that somebody else wrote may match damaged records. Undamaged
-    files become hard links where the file system supports them.
+    Every record is read, because checksums that somebody else wrote may match damaged records.
+    Undamaged files become hard links if the file system supports them.
 
     Args:
         directory: directory of pre-training records.

@@ -37,19 +37,19 @@ _TITLES: dict[Annotation, str] = {"entities": "entities", "noun_phrases": "noun 
 def check_annotations(annotations: Sequence[str], model: str) -> tuple[Annotation, ...]:
     """Checks names of annotations, and which of them the model can find.
 
-    A model that finds some of them is told of in a line for each other one: of Chinese, for
-    example, spaCy finds entities and no noun phrases.
+    If the model finds only some of the annotations, a line is printed for each of the others. In
+    Chinese text, for example, spaCy finds entities but no noun phrases.
 
     Args:
         annotations: names of `ANNOTATIONS`; repeated names count once.
         model: name or path of a spaCy model.
 
     Returns:
-        The names of those that it finds, in the order of `ANNOTATIONS`.
+        The names of the annotations that the model finds, in the order of `ANNOTATIONS`.
 
     Raises:
         ConfigurationError: a name is unknown, spaCy or the model is not installed, or the model
-            finds none of them.
+            finds none of the annotations.
     """
     for name in annotations:
         if name not in ANNOTATIONS:
@@ -75,7 +75,7 @@ def check_annotations(annotations: Sequence[str], model: str) -> tuple[Annotatio
 
 
 def _lack(annotation: Annotation, language: "Language") -> str:
-    """Returns what a model lacks to find an annotation; an empty text if it lacks nothing."""
+    """Returns what a model lacks to find an annotation; an empty string if it lacks nothing."""
     missing = sorted(set(_COMPONENTS[annotation]) - set(language.pipe_names))
     if missing:
         return f"has no component {', '.join(missing)}"
@@ -88,7 +88,7 @@ class SpanFinder:
     """Finds annotated spans in text.
 
     Args:
-        annotations: what `check_annotations` returned.
+        annotations: the result of `check_annotations`.
         model: name or path of a spaCy model.
 
     Raises:
@@ -110,7 +110,7 @@ class SpanFinder:
 
         Returns:
             For each annotation an array, int64 [E, 2]: start and end (exclusive) of each span, in
-            UTF-8 bytes of the concatenated paragraphs, in order of the text.
+            UTF-8 bytes of the concatenated paragraphs, in the order of the text.
         """
         spans: dict[Annotation, list[tuple[int, int]]] = {name: [] for name in self._annotations}
         texts = list(itertools.chain.from_iterable(map(_cut, paragraphs)))

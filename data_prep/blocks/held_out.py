@@ -2,8 +2,8 @@
 
 A document is held out if its random key is small. With few documents, or with some very large ones,
 the held-out share would be far from the wanted one, so blocks are held out by their own keys.
-Blocks share no text, but pairs do: the second segment that a record gives to another record also
-begins the next record. Pairs are therefore always held out by document.
+Blocks share no text, but pairs do: the segment that a record gives to another record, as its second
+segment, is also the beginning of the next record. Pairs are therefore always held out by document.
 """
 
 import heapq
@@ -22,14 +22,14 @@ MOST_KEYS = 512  # up to this many blocks, exactly the wanted number is held out
 
 
 class SplitKeys(NamedTuple):
-    """The statistics of an input file on which the decision depends.
+    """The statistics of an input file, or of a part of one, on which the decision depends.
 
     Attributes:
         documents: the two smallest and the two largest keys of its documents.
         records: the `MOST_KEYS` smallest ids of its records.
         num_documents: number of documents with text.
         num_records: number of records.
-        squared_records: sum over documents of the squared number of records.
+        squared_records: sum over the documents of the squared number of records.
     """
 
     documents: tuple[int, ...]
@@ -44,7 +44,7 @@ class HeldOut(NamedTuple):
 
     Attributes:
         by_document: whether whole documents are held out.
-        limit: records (or documents) with keys below this are held out.
+        limit: records (or documents) with keys below this number are held out.
     """
 
     by_document: bool
@@ -64,11 +64,11 @@ def find_held_out(files: Sequence[SplitKeys], fraction: float, sequences: Sequen
     """Decides what is held out. The result does not depend on the number of processes.
 
     Unless `fraction` is 0 or there is too little text, each split gets at least one record. With
-    pairs it gets two documents, so that a random second segment can come from another document of
-    the same split.
+    pairs it gets at least two documents, so that a random second segment can come from another
+    document of the same split.
 
     Args:
-        files: statistics of all input files, in any order.
+        files: statistics of all parts of the input, in any order.
         fraction: share of the records to hold out.
         sequences: `"single"` or `"pair"`.
     """

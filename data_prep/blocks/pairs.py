@@ -3,12 +3,12 @@
 A row consists of whole sentences: a first segment of at most half of the row's tokens, and a second
 segment that fills the rest. The second segment either follows the first one in the document (label
 0) or comes from another document (label 1). With label 1, the next row begins where the first
-segment ends. All text is therefore used exactly once, apart from the random segments.
+segment ends. Apart from the random segments, all text is therefore used exactly once.
 
-Random segments are drawn when a shard is written (`draw_second_segments`): the records of the shard
+Random segments are drawn when a shard is written (`draw_second_segments`). The records of the shard
 with label 1 exchange the sentences that follow their first segments, and each record takes as many
-of these sentences as fit. Random second segments thus have the same distribution as true ones, and
-only their relation to the first segment reveals the label.
+of these sentences as fit. Random second segments therefore have the same distribution as true ones,
+and only their relation to the first segment reveals the label.
 """
 
 import itertools
@@ -42,8 +42,8 @@ class _Row(NamedTuple):
         keys: keys of the record.
         label: `NEXT` or `RANDOM`.
         first: first sentence of the first segment.
-        middle: first sentence of the second segment. With label 1 this is the segment that the
-            record gives to another one; it is empty at the end of a document.
+        middle: first sentence of the second segment. With label 1, the record gives this segment to
+            another record; it is empty at the end of a document.
         stop: the sentence after the second segment.
     """
 
@@ -58,14 +58,14 @@ class PairBuilder:
     """Groups the sentences of a file's documents into pairs.
 
     Each label is 0 or 1 with equal probability. If 0 is drawn and the rest of the document is less
-    than half a row, the rest is cut in two. If that rest is a single sentence, the label becomes 1,
+    than half a row, the rest is cut in two. If the rest is a single sentence, the label becomes 1,
     and a later label 1 of the same `GROUP` of documents becomes 0 in exchange, so that both labels
     stay equally frequent.
 
     Args:
-        limit: word pieces of a row.
+        limit: maximum number of word pieces of a row.
         token_dtype: dtype in which token ids are stored.
-        keys: returns the keys of the next record of a document.
+        keys: a function that returns the keys of the next record of a document.
     """
 
     def __init__(self, limit: int, token_dtype: str, keys: Callable[[int], RecordKeys]) -> None:
@@ -110,7 +110,7 @@ class PairBuilder:
         return records, sentences.from_sentence(waiting)
 
     def _rows(self, sentences: Sentences, is_open: bool) -> tuple[list[_Row], int]:
-        """The rows, and the index of the first sentence that is not used yet."""
+        """Returns the rows, and the index of the first sentence that is not used yet."""
         rows: list[_Row] = []
         token_ends = np.cumsum(sentences.lengths).tolist()
         begins = np.flatnonzero(begins_run(sentences.documents)).tolist()
@@ -129,7 +129,7 @@ class PairBuilder:
         return rows, first
 
     def _row(self, token_ends: list[int], first: int, end: int, document: int) -> _Row:
-        """The row that begins at sentence `first` of a document that ends before `end`."""
+        """Returns the row that begins at sentence `first` of a document that ends before `end`."""
 
         def fill(start: int, num_tokens: int) -> int:
             return bisect_right(token_ends, _before(token_ends, start) + num_tokens, start, end)
@@ -159,12 +159,12 @@ class PairBuilder:
 
 
 def _before(token_ends: list[int], sentence: int) -> int:
-    """The number of tokens before a sentence."""
+    """Returns the number of tokens before a sentence."""
     return token_ends[sentence - 1] if sentence else 0
 
 
 def first_sentences(block: Block, num_tokens: int) -> Block:
-    """The first sentences of a block: as many as have at most `num_tokens` tokens."""
+    """Returns the first sentences of a block, as many as fit in `num_tokens` tokens."""
     if block.num_tokens <= num_tokens:
         return block
     sentence_starts, _, paragraph_starts, _, *spans = map(_numbers, block.lists)
@@ -186,7 +186,7 @@ def first_sentences(block: Block, num_tokens: int) -> Block:
 
 
 def join_blocks(first: Block, second: Block) -> Block:
-    """Joins both segments of a pair into one block.
+    """Joins the two segments of a pair into one block.
 
     Positions in the second segment are shifted; its sentence and paragraph indices are unchanged.
     """
@@ -215,15 +215,15 @@ def draw_second_segments(
 ) -> list[Record]:
     """Gives each record with label 1 a second segment from another document.
 
-    The donors are the other records with label 1. A donor gives the segment that follows its first
-    one or, at the end of a document, its first segment. Each record takes the segment of the next
-    donor of another document, and as many of its sentences as fit.
+    The other records with label 1 are the donors. A donor gives the segment that follows its first
+    segment or, at the end of a document, its first segment. Each record takes the segment of the
+    next donor from another document, and as many of its sentences as fit.
 
     Args:
-        records: records of a split of a shard, in random order.
-        limit: word pieces of a row.
-        others: returns records of the same split in other shards. It is called only if all records
-            with label 1 come from one document.
+        records: records of one split of a shard, in random order.
+        limit: maximum number of word pieces of a row.
+        others: a function that returns records of the same split in other shards. It is called only
+            if all records with label 1 come from one document.
 
     Returns:
         The records in the same order.
@@ -245,7 +245,7 @@ def draw_second_segments(
 
 
 def _of_other_documents(records: list[Record]) -> list[Record]:
-    """For each record, the next record of another document; the first follows the last."""
+    """Returns for each record the next one of another document; the first follows the last."""
     num_records = len(records)
     found: list[Record] = [records[0]] * (2 * num_records)
     # Two rounds from the end: a record has the answer of its successor if both share a document.

@@ -38,8 +38,8 @@ from spanbert_tf.text.word_segmentation import (
 if TYPE_CHECKING:
     import tensorflow as tf
 
-CELLS_WITHOUT_TEXT = "cells_without_text"  # the key of their number, where there are some
-CHUNK_CHARACTERS = 2**20  # characters that are tokenized by one call
+CELLS_WITHOUT_TEXT = "cells_without_text"  # key of the number of these cells, if there are any
+CHUNK_CHARACTERS = 2**20  # characters that one call tokenizes
 
 
 @dataclasses.dataclass(frozen=True)
@@ -48,13 +48,13 @@ class RecordOptions:
 
     Attributes:
         vocabulary: entries in order of their ids.
-        text_rules: whether text is lower-cased and accents are stripped, and its language.
+        text_rules: whether text is lower-cased, whether accents are stripped, and the language.
         sequence_length: positions of a packed row, special tokens included.
         sequences: `"single"` or `"pair"`.
         document_separator: in plain text, a line equal to this begins a new document.
         text_columns: names of the columns of text in tables; empty for `text`.
         annotations: annotations that spaCy finds.
-        spacy_model: name or path of the model that finds them, and words.
+        spacy_model: name or path of the spaCy model that finds annotations and words.
         word_segmentation: how words are found.
     """
 
@@ -70,17 +70,17 @@ class RecordOptions:
 
     @property
     def span_lists(self) -> tuple[str, ...]:
-        """The lists of `SPAN_LISTS` that are found beside sentences, the words last."""
+        """Names of the `SPAN_LISTS` that the records have besides sentences; words come last."""
         return self.annotations + (() if self.word_segmentation == "none" else (WORDS,))
 
     @property
     def row_limit(self) -> int:
-        """The largest number of word pieces of a record."""
+        """Maximum number of word pieces of a record."""
         return self.sequence_length - NUM_BLOCKS[self.sequences] - 1
 
     @property
     def block_limit(self) -> int:
-        """The largest number of word pieces of a sequence, or of the first segment of a pair."""
+        """Maximum number of word pieces of a sequence, or of the first segment of a pair."""
         if self.sequences == "pair":
             return self.row_limit // 2
         return self.row_limit
@@ -93,7 +93,7 @@ class RecordMaker:
         options: options of the records.
 
     Attributes:
-        options: the same.
+        options: options of the records.
         token_dtype: dtype in which token ids are stored.
     """
 
@@ -124,7 +124,8 @@ class RecordMaker:
         Args:
             paragraphs: text of a file.
             documents: index of the document of each paragraph.
-            counts: is increased by what was found.
+            counts: counter to which the numbers of paragraphs, sentences, tokens and spans are
+                added.
         """
         texts, num_sentences = split_sentences(paragraphs, self.options.text_rules.language)
         pieces, spans = self._find_pieces(texts, paragraphs)
@@ -154,9 +155,9 @@ class RecordMaker:
     def _find_pieces(
         self, texts: list[str], paragraphs: list[str]
     ) -> tuple["tf.RaggedTensor", tuple[np.ndarray, ...]]:
-        """The word pieces of each sentence, and the spans of pieces of each list.
+        """Returns the word pieces of each sentence, and the spans of pieces of each span list.
 
-        The spans of words have no last piece: each ends where the next one begins.
+        Words have no last piece, because each word ends where the next one begins.
         """
         import tensorflow as tf
 
@@ -185,15 +186,15 @@ class RecordMaker:
 
 
 class FileRecords:
-    """Iterates over the records of a file, or of a part of it. Memory does not grow with the file.
+    """Iterates over the records of a file, or of a part of it, in bounded memory.
 
     Args:
-        maker: makes sentences of text.
+        maker: splits text into sentences and word pieces.
         parts: the documents of the file in parts, each with the index of its document.
-        name: name of the file, see `InputFile`. Record ids depend on it.
+        name: name of the file; see `InputFile`. Record ids depend on it.
 
     Attributes:
-        counts: counts of what was read and made so far; see `write_pretraining_records`.
+        counts: numbers of documents, records and more so far; see `write_pretraining_records`.
     """
 
     def __init__(
@@ -237,7 +238,7 @@ class FileRecords:
         yield from self._records(paragraphs, documents, is_open=False)
 
     def split_keys(self) -> SplitKeys:
-        """Returns what `find_held_out` needs to know of the records that were made so far."""
+        """Returns the statistics of the records so far, which `find_held_out` needs."""
         return SplitKeys(
             tuple(self._document_keys),
             self._record_keys.sorted(),
@@ -249,7 +250,7 @@ class FileRecords:
     def _records(
         self, paragraphs: list[str], documents: list[int], *, is_open: bool
     ) -> Iterator[Record]:
-        """Makes records of paragraphs. With `is_open` the last document continues."""
+        """Makes records of paragraphs. With `is_open`, the last document continues."""
         sentences = self._maker.read_sentences(paragraphs, documents, self.counts)
         sentences = self._go_on_counting(sentences)
         if self._waiting is not None:
@@ -288,7 +289,7 @@ class FileRecords:
         self._document_keys = sorted({*ordered[:2], *ordered[-2:]})
 
     def _keys(self, document: int) -> tuple[int, int, int]:
-        """Order key, record id and document key of the next record of a document."""
+        """Returns order key, record id and document key of the next record of a document."""
         last_document, index, key = self._next_record
         if document != last_document:
             index = 0
@@ -303,17 +304,17 @@ class FileRecords:
 
 
 def document_key(name: str, document: int) -> int:
-    """The key of a document: 63 pseudorandom bits.
+    """Returns the key of a document, 63 pseudorandom bits.
 
     Args:
-        name: name of its file.
-        document: its index in the file.
+        name: name of the file.
+        document: index of the document in the file.
     """
     return _hash(name, document, "document", 1)[0] >> 1
 
 
 def _hash(name: str, document: int, what: int | str, num_values: int) -> tuple[int, ...]:
-    """Pseudorandom uint64 values, the same in every process and on every machine."""
+    """Returns pseudorandom uint64 values, the same in every process and on every machine."""
     text = f"{name}\0{document}\0{what}".encode("utf-8", "surrogateescape")
     digest = hashlib.blake2b(text, digest_size=8 * num_values).digest()
     return struct.unpack(f"<{num_values}Q", digest)

@@ -1,6 +1,6 @@
 """Fills blocks with whole sentences. The functions process arrays of many documents at once.
 
-T tokens, N sentences, E annotated spans.
+The shapes below name the number of tokens T, of sentences N and of annotated spans E.
 """
 
 import itertools
@@ -19,15 +19,15 @@ class Sentences(NamedTuple):
     """Consecutive sentences of the documents of a file, or parts of long sentences.
 
     Attributes:
-        token_ids: int [T], the word pieces of all sentences.
-        lengths: int [N], word pieces of each sentence, at least 1.
-        documents: int [N], index of each sentence's document in the file.
-        paragraph_indices: int [N], index of each sentence's paragraph in its document.
-        sentence_indices: int [N], index of each sentence in its paragraph.
-        token_offsets: int [N], word pieces of the same sentence before this part; 0 for whole
-            sentences.
-        spans: for each annotation, int [E, 2]: first and last position in `token_ids`, in order.
-            The words, which come last, have the first position alone, int [E, 1].
+        token_ids: int [T]. Ids of the word pieces of all sentences.
+        lengths: int [N]. Number of word pieces of each sentence, at least 1.
+        documents: int [N]. Index of each sentence's document in the file.
+        paragraph_indices: int [N]. Index of each sentence's paragraph in its document.
+        sentence_indices: int [N]. Index of each sentence in its paragraph.
+        token_offsets: int [N]. For a part of a long sentence, the number of word pieces of the
+            sentence before this part; 0 for whole sentences.
+        spans: for each annotation, int [E, 2]: first and last position of each span in `token_ids`,
+            in order. The words come last and have only the first position, int [E, 1].
     """
 
     token_ids: np.ndarray
@@ -65,8 +65,8 @@ class Sentences(NamedTuple):
         """Returns runs of sentences, one after another. Runs may overlap.
 
         Args:
-            firsts: int [R], index of the first sentence of each run.
-            stops: int [R], index of the sentence after each run.
+            firsts: int [R]. Index of the first sentence of each run.
+            stops: int [R]. Index of the sentence after each run.
         """
         token_bounds = np.append(0, np.cumsum(self.lengths))
         starts = token_bounds[firsts]  # [R], in token_ids
@@ -87,7 +87,7 @@ class Sentences(NamedTuple):
         token_ids: np.ndarray,
         spans: tuple[np.ndarray, ...],
     ) -> "Sentences":
-        """Returns a selection; `select` is applied to each array that has a value per sentence."""
+        """Returns new sentences. `select` is applied to each array with a value per sentence."""
         return Sentences(
             token_ids,
             lengths=select(self.lengths),
@@ -109,8 +109,8 @@ class Block(NamedTuple):
         num_tokens: number of word pieces.
         token_ids: ids of the word pieces.
         first_token_index: index of the first token in its sentence.
-        lists: those of `POSITION_LISTS`, then the starts and the ends of each annotation, then the
-            starts of words, if these were found.
+        lists: the lists of `POSITION_LISTS`, then the starts and the ends of each annotation, then
+            the starts of words if the records have them.
     """
 
     document: int
@@ -124,13 +124,14 @@ class Record(NamedTuple):
     """A record before it is written.
 
     Attributes:
-        order_key: uint64. It decides the shard, and the order of records in the shard.
+        order_key: uint64. It determines the shard, and the order of the records in the shard.
         record_id: 63 bits.
-        document_key: 63 bits. It decides the split if documents are held out.
+        document_key: 63 bits. It determines the split if whole documents are held out.
         block: the tokens, or the first segment of a pair.
-        second: of pairs with label 0, the second segment; with label 1, the segment that this
-            record gives to another one, if it has one.
-        label: of pairs, 0 if `second` is the second segment, 1 if that comes from another document.
+        second: in a pair with label 0, the second segment; with label 1, the segment that this
+            record gives to another record, or `None` at the end of a document.
+        label: in a pair, 0 if `second` is the second segment, 1 if the second segment comes from
+            another document.
     """
 
     order_key: int
@@ -168,7 +169,7 @@ def begins_run(numbers: np.ndarray) -> np.ndarray:
 
 
 def _ranges(starts: np.ndarray, stops: np.ndarray) -> np.ndarray:
-    """Concatenates the ranges from each start to its stop (exclusive)."""
+    """Returns the numbers from each start to its stop (exclusive), one range after another."""
     sizes = stops - starts
     ends = np.cumsum(sizes)
     return np.repeat(starts - (ends - sizes), sizes) + np.arange(ends[-1])
@@ -207,7 +208,7 @@ def fill_blocks(
             sentences.
 
     Returns:
-        The blocks, and the sentences that are not used yet.
+        The blocks, and the sentences that are in no block yet.
     """
     bounds = _block_bounds(sentences, limit)
     if is_open and len(bounds) > 1:
@@ -217,7 +218,7 @@ def fill_blocks(
 
 
 def _block_bounds(sentences: Sentences, limit: int) -> list[int]:
-    """The indices of the sentences that begin a block, and N."""
+    """Returns the indices of the sentences that begin a block, and then N."""
     token_ends = np.cumsum(sentences.lengths).tolist()
     first_of_document = np.flatnonzero(begins_run(sentences.documents)).tolist()
     bounds = [0]
@@ -232,12 +233,12 @@ def _block_bounds(sentences: Sentences, limit: int) -> list[int]:
 def cut_blocks(sentences: Sentences, block_bounds: Sequence[int], token_dtype: str) -> list[Block]:
     """Cuts sentences into blocks.
 
-    Whole arrays are converted to bytes first, and the bytes are cut: so each block needs few
+    Whole arrays are converted to bytes, and then the bytes are cut, so each block needs few
     operations.
 
     Args:
         sentences: the sentences.
-        block_bounds: 0, and for each block the index of the sentence after it.
+        block_bounds: 0, and then for each block the index of the sentence after it.
         token_dtype: dtype in which token ids are stored.
     """
     bounds = np.asarray(block_bounds)
@@ -286,9 +287,10 @@ def _storable(indices: np.ndarray, bounds: np.ndarray) -> np.ndarray:
 
 
 def _cut_spans(spans: tuple[np.ndarray, ...], token_bounds: np.ndarray) -> Iterator[list[bytes]]:
-    """For each annotation, the starts and then the ends of the spans inside each block.
+    """Yields for each annotation the starts and then the ends of the spans inside each block.
 
-    Spans that cross the border of a block are dropped. Words have no ends, so none is.
+    Spans that cross the border of a block are dropped. Words are never dropped, since they have no
+    ends.
     """
     for values in spans:
         blocks = np.searchsorted(token_bounds, values.T, side="right") - 1  # [1 or 2, E]
@@ -300,9 +302,9 @@ def _cut_spans(spans: tuple[np.ndarray, ...], token_bounds: np.ndarray) -> Itera
 
 
 def _slices(values: np.ndarray, bounds: np.ndarray, dtype: np.dtype = LIST_TYPE) -> list[bytes]:
-    """The bytes of the values between neighbouring bounds.
+    """Returns the bytes of the values between neighbouring bounds.
 
-    Entries of lists that exceed `LIST_MAXIMUM` are stored as `LIST_MAXIMUM`.
+    Values of lists that exceed `LIST_MAXIMUM` are stored as `LIST_MAXIMUM`.
     """
     if dtype is LIST_TYPE:
         values = np.minimum(values, LIST_MAXIMUM)
