@@ -19,7 +19,7 @@ from spanbert_tf.training.devices import Devices
 
 
 def configured_dataset(config: PretrainingConfig, data: str, **options: object) -> tf.data.Dataset:
-    """Makes a data set of records that are batched and masked as a configuration says.
+    """Makes a data set of the batched and masked records of a configuration.
 
     Args:
         config: configuration of the run.
@@ -46,7 +46,8 @@ def check_records(config: PretrainingConfig, manifest: PretrainingManifest, data
 
     Raises:
         MismatchError: the records have another length, kind of sequences or vocabulary size.
-        BadInputError: there are fewer training records than rows in a batch, or no held-out ones.
+        BadInputError: there are fewer training records than rows in a batch, or no held-out
+            records.
     """
     names = ("sequence_length", "sequences", "vocabulary_size")
     wanted = {name: getattr(config.data, name) for name in names}
@@ -84,7 +85,7 @@ def tokens_per_row(manifest: PretrainingManifest) -> float:
 
 
 def steps_per_epoch(config: PretrainingConfig, manifest: PretrainingManifest, data: str) -> float:
-    """Returns the number of batches that have all training records once."""
+    """Returns the number of batches of an epoch. Without `batch_by_length` it may be a fraction."""
     plan = _length_plan(config, manifest, data)
     if plan is not None:
         return plan.num_batches
@@ -124,12 +125,12 @@ class RunDatasets:
     devices: Devices
 
     def check_batches(self) -> None:
-        """Checks that the devices can share the batches of records of similar length.
+        """Checks that the devices can share the rows of each batch of `training.batch_by_length`.
 
         Raises:
-            BadInputError: the lengths of the records are missing or damaged.
-            ConfigurationError: a batch has a number of rows that the devices cannot share, or
-                TensorFlow trains on a TPU.
+            BadInputError: the files of lengths are missing or damaged.
+            ConfigurationError: the devices cannot share the rows of a batch equally, or TensorFlow
+                trains on a TPU.
         """
         plan = _length_plan(self.config, self.manifest, self.data)
         if plan is None:
@@ -166,8 +167,9 @@ class RunDatasets:
     def held_out(self) -> tf.data.Dataset:
         """Returns the batches of an evaluation.
 
-        The data set states their number. If Keras 3.15 got it as `validation_steps`, it would
-        exceed the number with `steps_per_execution`, and the data under a strategy.
+        The data set states the number of its batches. If this number were passed to Keras 3.15 as
+        `validation_steps`, Keras would evaluate more batches with `steps_per_execution`, and would
+        read beyond the data under a strategy.
         """
         training = self.config.training
         num_batches = -(-self.manifest.num_records("validation") // training.batch_size)

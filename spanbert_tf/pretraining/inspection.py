@@ -1,4 +1,4 @@
-"""Prints what pre-training records hold: counts, masked examples and span lengths."""
+"""Prints the counts, masked examples and span lengths of pre-training records."""
 
 import os
 from collections.abc import Mapping, Sequence
@@ -54,7 +54,7 @@ def inspect_records(
     num_examples: int = 3,
     overwrite: bool = False,
 ) -> None:
-    """Prints what a directory of records holds, and how a configuration masks it.
+    """Prints the counts of a directory of records, and how a configuration masks the records.
 
     Args:
         data: directory of the records.
@@ -63,7 +63,7 @@ def inspect_records(
         console: console to print to.
         png: path of a picture to write with the histogram of span lengths; `None` for none.
         num_examples: number of masked examples to print.
-        overwrite: whether to replace an existing picture.
+        overwrite: whether an existing picture may be replaced.
 
     Raises:
         SpanBertError: the records or the configuration cannot be used.
@@ -98,7 +98,7 @@ def _is_picture(path: str) -> bool:
 
 
 def fill_rate(manifest: PretrainingManifest, split: str = "train") -> float:
-    """Returns the mean share of a row's positions for text that are not padding."""
+    """Returns the mean share of the positions for text that are filled; the rest is padding."""
     return manifest.num_tokens(split) / (manifest.num_places * manifest.num_records(split))
 
 
@@ -173,10 +173,12 @@ def _print_examples(
 def masked_example(row: dict[str, np.ndarray], vocabulary: Sequence[str]) -> Text:
     """Formats a row of a batch as coloured text, with `original→replacement` for masked tokens.
 
-    The row has `starts_word`; the pieces of a word are put together.
-    If the row has SegaBERT's indices, `¶p.s` precedes the first token of sentence s of paragraph p,
-    and `¶p.s+t` the first token of the row if it is token t of a sentence. The label of a pair
-    comes last: whether the second segment is the next one or a random one.
+    The row must have the feature `starts_word`, by which the pieces of a word are joined.
+
+    If the row has SegaBERT's indices, `¶p.s` precedes the first token of sentence s of paragraph p.
+    If the row begins inside a sentence, `¶p.s+t` precedes its first token, which is token t of the
+    sentence. The label of a pair comes last: whether the second segment is the next one or a random
+    one.
     """
     used = row["mask_weights"] == 1
     originals = dict(zip(row["mask_positions"][used], row["mask_ids"][used], strict=True))
@@ -219,7 +221,7 @@ def _sentence_mark(row: dict[str, np.ndarray], position: int) -> str:
 
 
 def _draws(options: MaskingOptions) -> str:
-    """Describes which spans a scheme draws and how it draws them."""
+    """Describes which spans a scheme draws, and where they begin."""
     scheme = options.chosen_scheme
     if scheme.unit == "piece":
         return options.scheme
@@ -232,7 +234,7 @@ def _draws(options: MaskingOptions) -> str:
 
 
 def _share(options: MaskingOptions) -> str:
-    """Percent of the tokens that are masked, in the first step and in the last one."""
+    """Returns the percentage of the tokens that are masked; if it changes, also that at the end."""
     first, last = options.exact_rates
     if not options.has_schedule:
         return f"{float(first):.0%}"
@@ -273,11 +275,11 @@ def _print_clipped_indices(console: DataConsole, data: str, table_sizes: Mapping
 
 
 class ClippedIndices(NamedTuple):
-    """Counts of the tokens whose index exceeds its table, so that they get its last row.
+    """Counts of tokens with an index beyond its table; such an index gets the table's last row.
 
     Attributes:
         num_records: number of records that were counted.
-        num_tokens: number of their tokens, without special tokens.
+        num_tokens: number of tokens of these records, without special tokens.
         clipped: maps the name of an index to the number of tokens whose index exceeds its table,
             after `lowered_indices` has lowered the paragraphs of each row.
     """

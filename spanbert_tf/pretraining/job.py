@@ -114,14 +114,14 @@ class PretrainingJob(Job[PretrainingConfig]):
         """Builds the data sets, and the pretrainer with its optimizer."""
         self._datasets = RunDatasets(self.config, self._data, self._manifest, devices)
         self._datasets.check_batches()
-        # Made first, since it refuses records without the annotations that the masking needs.
+        # Made before the model, since it refuses records that lack annotations for the masking.
         self._held_out = self._datasets.held_out()
         model = compiled_pretrainer(self.config, self._manifest.vocabulary_size)
         check_best(self.best, model.get_metrics_result(), self._data)
         return model
 
     def begin(self, model: SpanBertPretrainer, output: str, *, is_new: bool) -> None:
-        """Loads the initial preset, and sets output biases to the frequencies of tokens."""
+        """Loads the initial preset, and sets output biases to the logarithms of frequencies."""
         self._model = model
         share = self.config.training.initial_encoder_share
         check_initial_encoder(share, output, self._preset, has_begun=not is_new)
@@ -189,7 +189,7 @@ class PretrainingJob(Job[PretrainingConfig]):
     def finish(
         self, model: SpanBertPretrainer, checkpoints: Checkpoints, output: str, *, is_chief: bool
     ) -> SpanBertPretrainer:
-        """Restores the best weights, mixes the encoder, and writes preset and summary."""
+        """Restores the best weights, mixes the encoder, writes the preset, and prints a summary."""
         devices = self._datasets.devices
         if self.config.training.keep_best:
             # All workers read the best checkpoint, which the chief has written then.

@@ -66,7 +66,7 @@ def compiled_pretrainer(config: PretrainingConfig, vocabulary_size: int) -> Span
 
 
 def pretraining_optimizer(model: SpanBertPretrainer, config: PretrainingConfig) -> AdamW:
-    """Makes the AdamW of a run, whose encoder may have other values than its heads."""
+    """Makes the AdamW of a run. The encoder may have another learning rate than the heads."""
     optimizer = config.optimizer
     num_head_steps = config.training.head_steps
 
@@ -131,7 +131,7 @@ def begin_at_frequencies(
 
 
 def _output_bias(head: keras.layers.Layer) -> keras.Variable:
-    """Returns the bias of a head over the vocabulary, whose path is shorter than others'."""
+    """Returns the bias of a head that has a value for each entry of the vocabulary."""
     paths = [f"{head.name}/{name}" for name in _BIAS_NAMES]
     (bias,) = [weight for weight in head.weights if weight.path in paths]
     return bias
@@ -161,7 +161,7 @@ def check_initial_encoder(share: float, run: str, preset: str | None, *, has_beg
 
 
 def _read(path: str) -> dict[str, np.ndarray]:
-    """Reads all arrays of a file, whose parts have checksums."""
+    """Reads all arrays of a file. The file has checksums, by which damage is noticed."""
     if not os.path.exists(path):
         raise BadInputError(f"{path}: is missing; set {_SHARE_SETTING}=0 to go on without it")
     try:

@@ -31,11 +31,12 @@ class SpanLengths:
     Entry n of each array belongs to spans of n words; entry 20 includes longer spans.
 
     Attributes:
-        drawn: int [21]. Counts the first draw of each block. Draws follow the distribution of the
-            scheme, unless the end of a block cuts them.
-        merged: int [21]. Counts the spans of the batches, where touching draws form one span and
+        drawn: int [21]. Lengths of the first draw of each block. The lengths follow the
+            distribution of the scheme, unless the end of the block cuts the span. All 0 if `exact`
+            is `None`.
+        merged: int [21]. Lengths of the spans of the batches. Draws that touch form one span, and
             the budget of masked tokens may cut a span.
-        exact: float [21]. The probability of each length; `None` if the scheme defines none.
+        exact: float [21]. Probability of each length; `None` if the scheme defines none.
     """
 
     drawn: np.ndarray
@@ -53,7 +54,7 @@ def count_span_lengths(
 ) -> SpanLengths:
     """Masks up to `max_batches` batches of 64 records and counts the lengths of their spans.
 
-    If the rate changes from step to step, the records are masked at the last one.
+    If the rate changes from step to step, the records are masked at the last rate.
 
     Args:
         directory: directory of the records.
