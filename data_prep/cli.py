@@ -39,21 +39,21 @@ _input_option = click.option(
     required=True,
     multiple=True,
     metavar="GLOB",
-    help="Files of text or tables: plain, WikiExtractor, JSON, CSV, TSV, Parquet, Arrow, all of "
-    "them compressed or not (recognized by content). Give it again for more.",
+    help="Files of text or tables: plain, WikiExtractor, JSON, CSV, TSV, Parquet, Arrow, also "
+    "compressed (recognized by content). Repeat it for more files.",
 )
 text_column_option = click.option(
     "--text-column",
     "text_columns",
     multiple=True,
     metavar="NAME",
-    help="In tables, the column of text, nested ones joined by dots (default: text). Give it again "
-    "for more, such as title and body of one document.",
+    help="In tables, the column of the text; metadata.title is inside an object (default: text). "
+    "Repeat it for more columns, such as title and body of one document.",
 )
 _separator_option = click.option(
     "--document-separator",
     metavar="LINE",
-    help="In plain text, a line equal to this begins a new document (default: one file, one).",
+    help="In plain text, a line equal to this begins a new document (default: a file is one).",
 )
 corpus_options = options(_input_option, follow_links_option, _separator_option, text_column_option)
 
@@ -162,7 +162,7 @@ class _QuotedInput(WritingCommand):
     type=click.FloatRange(0, 1),
     default=LETTER_COVERAGE,
     show_default=True,
-    help="Least share of the characters of the text whose letters have entries.",
+    help="Share of the characters of the text whose letters get entries, at least.",
 )
 def prepare_vocabulary(input_pattern: Sequence[str], output: str, **others: Any) -> None:
     """Train a WordPiece vocabulary."""
@@ -187,14 +187,14 @@ def prepare_vocabulary(input_pattern: Sequence[str], output: str, **others: Any)
 @click.option(
     "--word-segmentation",
     type=click.Choice(get_args(WordSegmentation)),
-    help="How words are found that masking takes whole. spaces: of text that is segmented already; "
+    help="How to find the words that masking takes whole. spaces: for text that is segmented; "
     f"spacy: by --spacy-model.  [default: icu for {', '.join(WITH_ICU_WORDS)}; else none]",
 )
 @click.option("--validation-fraction", type=click.FloatRange(0, 0.5), default=0.01)
 @click.option(
     "--deduplicate",
     type=click.Choice(["documents", "paragraphs"]),
-    help="Leave out those that have the words of an earlier one, in the order of files.",
+    help="Leave out documents or paragraphs with the same words as an earlier one.",
 )
 @click.option("--num-shards", type=click.IntRange(min=1), help="Default: one per 32 MB of input.")
 @click.option("--num-processes", type=click.IntRange(min=1), default=1, show_default=True)
@@ -202,7 +202,7 @@ def prepare_vocabulary(input_pattern: Sequence[str], output: str, **others: Any)
     "--runner",
     metavar="NAME",
     help="Runner of Apache Beam in place of this machine: dask, flink, spark or another. "
-    "All further options are its, of Dask --dask_client_address tcp://HOST:8786 or "
+    "Further options are those of the runner, for Dask --dask_client_address tcp://HOST:8786 or "
     "--dask_scheduler_file FILE, and --dask_npartitions N.",
 )
 @click.pass_context
@@ -249,9 +249,9 @@ def prepare_pretraining(
 @click.argument("output", metavar="DIR2", type=OUTPUT_PATH)
 @overwrite_option
 def prepare_repair(records: str, output: str, *, overwrite: bool) -> None:
-    """Write the pre-training records of DIR without damaged ones to DIR2.
+    """Copy the undamaged pre-training records of DIR to DIR2.
 
-    A run that was begun with DIR goes on with DIR2.
+    A run that was started with DIR resumes with DIR2.
     """
     from data_prep.repair import repair_records
 
@@ -259,7 +259,7 @@ def prepare_repair(records: str, output: str, *, overwrite: bool) -> None:
 
 
 @vocabulary.command("extend", cls=_QuotedInput)
-@click.option("--preset", required=True, metavar="PRESET", help="The encoder to begin with.")
+@click.option("--preset", required=True, metavar="PRESET", help="The preset to extend.")
 @language_of_preset_option
 @click.option(
     "--input",
@@ -273,19 +273,19 @@ def prepare_repair(records: str, output: str, *, overwrite: bool) -> None:
 @text_column_option
 @click.option("--size", type=click.IntRange(min=1), help="How many words of the text to add.")
 @click.option(
-    "--words", "words_file", metavar="FILE", help="In place of --size: the words, one a line."
+    "--words", "words_file", metavar="FILE", help="In place of --size: a list, one word per line."
 )
 @click.option(
     "--num-markers",
     type=click.IntRange(min=0),
     default=NUM_MARKERS,
     show_default=True,
-    help="Entries [unused1] … that stay, for the markers of relation extraction. [TACRED's]",
+    help="Number of entries [unused1] … to keep for the markers of relation extraction.",
 )
 @click.option("--output", required=True, type=OUTPUT_PATH, metavar="PRESET2")
 @overwrite_option
 def vocabulary_extend(preset: str, output: str, **others: Any) -> None:
-    """Add words of a text to a preset: each becomes one piece, with the mean of its pieces."""
+    """Add words of a text to the vocabulary of a preset. Each becomes one piece."""
     import_keras()
     from data_prep.text.added_words import extend_vocabulary
 
