@@ -25,6 +25,9 @@ MOST_ANNOTATED = 0.99  # maximum share of draws, so that the others fill any bud
 class Scheme(Section):
     """A masking scheme (SpanBERT, sections 3.1 and 6.1).
 
+    A run keeps the settings of a scheme of another package, and resumes with no others, since its
+    configuration has only the name.
+
     Attributes:
         unit: unit in which the length of spans is counted.
         max_units: number of units of the longest span; `None` for the value of the options.

@@ -11,6 +11,7 @@ from spanbert_tf.config.run import PRESET
 from spanbert_tf.data.manifest import VOCABULARY_FILE, PretrainingManifest
 from spanbert_tf.errors import BadInputError, MismatchError
 from spanbert_tf.files.written import print_written
+from spanbert_tf.masking.schemes import SCHEMES, find_scheme
 from spanbert_tf.models import SpanBertPretrainer, SpanBertTokenizer
 from spanbert_tf.models.keras_hub_presets import weights_digest
 from spanbert_tf.models.pretraining_heads import LOADED
@@ -37,6 +38,7 @@ from spanbert_tf.training.optimizer import WarmupLinearDecay
 from spanbert_tf.training.run import run
 
 _PRESET = "--initial-preset"
+_SCHEME = "masking.scheme"
 
 
 @locks_run
@@ -98,6 +100,9 @@ class PretrainingJob(Job[PretrainingConfig]):
         self.best = Best("loss", "min").or_by(config.training.best_metric)
         self._show_next_steps = show_next_steps
         self.inputs = {"--data": self._manifest.digest}
+        scheme = config.masking.scheme
+        if scheme not in SCHEMES:  # another package defines it, and may change it
+            self.inputs[_SCHEME] = find_scheme(scheme).model_dump_json()
         self.num_steps = config.training.steps
         self.hidden_dim = config.model.hidden_dim
         self.learning_rate = WarmupLinearDecay(

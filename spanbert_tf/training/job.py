@@ -96,7 +96,8 @@ class Job(abc.ABC, Generic[Config]):
         patience: the run ends after this number of evaluations without a better one; `None` for no
             limit.
         inputs: maps an option of the command to the digest of its file or directory, or to `None`
-            if the option is not given. A resumed run must have the same digests.
+            if the option is not given, and a setting that names code of others to what the code
+            says. A resumed run must have the same values.
         num_steps: number of steps of the whole run.
         learning_rate: maps the number of finished steps to the learning rate of the next step.
         hidden_dim: width of the encoder, on which `precision: auto` depends.

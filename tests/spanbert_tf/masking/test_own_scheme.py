@@ -12,13 +12,16 @@ import tomllib
 import pytest
 import record_files
 
+from spanbert_tf.config import load_config
 from spanbert_tf.console import DataConsole
 from spanbert_tf.data import pretraining_dataset
 from spanbert_tf.data.manifest import ANNOTATIONS
 from spanbert_tf.errors import ConfigurationError, MismatchError
-from spanbert_tf.masking import MaskingOptions
-from spanbert_tf.masking.schemes import ANNOTATED
+from spanbert_tf.masking import MaskingOptions, Scheme
+from spanbert_tf.masking.schemes import ANNOTATED, find_scheme
 from spanbert_tf.pretraining.inspection import inspect_records
+from spanbert_tf.pretraining.job import PretrainingJob
+from spanbert_tf.training.run_directory import RunDirectory
 
 PAGE = pathlib.Path(__file__).parents[3] / "docs" / "pretraining.md"
 SECTION = re.search(r"^## Your own masking scheme\n(.*?)^## ", PAGE.read_text(), re.M | re.S)[1]
@@ -216,3 +219,22 @@ def test_spans_that_no_records_have_are_refused(tmp_path):
     records_of(tmp_path, "single")
     with pytest.raises(MismatchError, match=r"'trees' takes treences, which no records have"):
         pretraining_dataset(str(tmp_path / "records"), batch_size=1, masking="trees")
+
+
+def test_a_run_refuses_a_scheme_whose_settings_have_changed(
+    tiny_records, tiny_overrides, tmp_path, monkeypatch
+):
+    config = load_config("spanbert_base", [*tiny_overrides, "masking.scheme=even_words"])
+
+    def inputs():
+        find_scheme.cache_clear()  # as in another process
+        return PretrainingJob(config, tiny_records, None, show_next_steps=False).inputs
+
+    run = RunDirectory(str(tmp_path / "run"))
+    run.write(config, inputs())
+    run.check_inputs(inputs())
+    monkeypatch.setattr("my_words.SCHEME", Scheme(span_start="anchor_token"))
+    with pytest.raises(MismatchError, match=r"was begun with another masking\.scheme;"):
+        run.check_inputs(inputs())
+    monkeypatch.undo()
+    run.check_inputs(inputs())
