@@ -70,8 +70,8 @@ class Pipeline(abc.ABC):
         max_characters: largest number of characters of a batch, padding counted. It bounds memory.
         cuts_texts: whether a row is made of a text, without what it does not hold; a server then
             knows that no more is computed.
-        max_text_tokens: largest number of tokens of a text that a server takes, for a pipeline
-            whose memory grows with the square of it.
+        max_text_tokens: largest number of tokens of a row of tensors that a server takes, for a
+            pipeline whose memory grows with the square of it. `parts` cuts raw inputs to fewer.
     """
 
     name: ClassVar[str]
@@ -111,9 +111,28 @@ class Pipeline(abc.ABC):
         Args:
             description: what `describe` returned for the model, or an export says of itself.
             item: the input, as `check` returned it.
-            found: the outputs of the graph function for this input: name → array or value.
+            found: the outputs of the graph function for this input, as `joined` returned them.
             top_k: as for `signatures`.
         """
+
+    def parts(self, description: Description, item: dict) -> list[dict]:
+        """Cuts an input into parts, which the graph function reads one by one; by default into one.
+
+        Args:
+            description: as for `answer`.
+            item: the input, as `check` returned it.
+        """
+        return [item]
+
+    def joined(self, parts: Sequence[dict], found: Sequence[dict[str, Any]]) -> dict[str, Any]:
+        """Joins the outputs for the parts of an input to the outputs for the input.
+
+        Args:
+            parts: what `parts` returned for the input.
+            found: the outputs of the graph function for each part: name → array or value.
+        """
+        (outputs,) = found
+        return outputs
 
     def view(self, description: Description, item: dict, answer: Any) -> View:
         """Returns what notebooks show of an answer; by default its text as Python writes it.
@@ -307,15 +326,12 @@ class Pipeline(abc.ABC):
         """
         texts = [str(spec.name) for spec in specs if spec.dtype == tf.string]
 
-        def answer_batch(batch: Sequence[dict]) -> list:
+        def outputs_of(batch: Sequence[dict]) -> list[dict[str, Any]]:
             outputs = run(*(input_column(batch, spec) for spec in specs))
             columns = {name: values.numpy() for name, values in outputs.items()}
-            answers = []
-            for row, item in enumerate(batch):
-                found = {name: values[row] for name, values in columns.items()}
-                answer = self.answer(description, item, found, top_k)
-                answers.append(shown(answer, functools.partial(self.view, description, item)))
-            return answers
+            return [
+                {name: values[row] for name, values in columns.items()} for row in range(len(batch))
+            ]
 
         def answer_all(
             inputs: Iterable[str | dict],
@@ -323,21 +339,33 @@ class Pipeline(abc.ABC):
             max_tokens_in_batch: int | None = None,
         ) -> list:
             items = self.check_all(description, inputs)
+            parts = [self.parts(description, item) for item in items]
+            places = [(item, part) for item, cut in enumerate(parts) for part in range(len(cut))]
+            read = [part for cut in parts for part in cut]
             if max_tokens_in_batch is None:
-                lengths = [sum(len(item[name]) for name in texts) for item in items]
+                lengths = [sum(len(part[name]) for name in texts) for part in read]
                 batches = batches_by_length(lengths, batch_size, self.max_characters)
             else:
-                columns = [string_tensor([item[name] for item in items]) for name in texts]
+                columns = [string_tensor([part[name] for part in read]) for name in texts]
                 tokenizer = WordPieceTokenizer.shared(
                     description.vocabulary, description.text_rules
                 )
                 lengths = count_tokens(tokenizer, columns)
-                batches = batches_by_length(lengths, len(items), max_tokens_in_batch)
+                batches = batches_by_length(lengths, len(read), max_tokens_in_batch)
+            found: list[list[dict[str, Any]]] = [[{}] * len(cut) for cut in parts]
             answers: list = [None] * len(items)
             for indices in show_progress(batches, len(batches), "batches", doing="predicting"):
-                found = answer_batch([items[index] for index in indices])
-                for index, answer in zip(indices, found, strict=True):
-                    answers[index] = answer
+                rows = outputs_of([read[index] for index in indices])
+                for index, row in zip(indices, rows, strict=True):
+                    number, part = places[index]
+                    found[number][part] = row
+                    if all(found[number]):
+                        item = items[number]
+                        outputs = self.joined(parts[number], found[number])
+                        answer = self.answer(description, item, outputs, top_k)
+                        view = functools.partial(self.view, description, item)
+                        answers[number] = shown(answer, view)
+                        found[number] = []
             return shown_list(answers)
 
         return answer_all

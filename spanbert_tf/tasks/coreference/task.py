@@ -25,7 +25,6 @@ from spanbert_tf.serving.exporting import Signatures
 from spanbert_tf.tasks.coreference.dataset import coreference_dataset, parse_documents
 from spanbert_tf.tasks.coreference.files import WRITTEN_FILES, as_text, write_predictions
 from spanbert_tf.tasks.coreference.graph import (
-    NO_CLUSTER,
     LinkedSpans,
     ResolveTexts,
     clusters_of,
@@ -40,6 +39,7 @@ from spanbert_tf.tasks.coreference.records import (
     gold_clusters,
 )
 from spanbert_tf.tasks.coreference.report import coreference_report, marked_clusters, tables
+from spanbert_tf.tasks.coreference.windows import cut_text, join_windows
 from spanbert_tf.tasks.graphs import sentences_of, string_tensor
 from spanbert_tf.tasks.report import Report, Table
 from spanbert_tf.tasks.shown_answers import View
@@ -54,6 +54,9 @@ class Coreference(Task[CoreferenceManifest, CoreferenceConfig]):
     Predictions and gold answers are `Clusters` of words. A raw input has a `text` and, for a
     dialogue, `speakers`: names in a list or on lines, one for each line of the text, or for each
     line with words. The answer is like that of `get_clusters` of fastcoref.
+
+    Attributes:
+        max_window_tokens: largest number of positions of a window, in which long texts are read.
     """
 
     name = "coreference"
@@ -68,7 +71,8 @@ class Coreference(Task[CoreferenceManifest, CoreferenceConfig]):
         "sentence_starts": [0, 15],
     }
     answered_by = "sentences"
-    max_characters = 16_384  # about 4,096 pieces
+    max_window_tokens: ClassVar[int] = 4_096
+    max_characters = 4 * max_window_tokens
     max_text_tokens = 16_384
 
     def signatures(self, model: keras_hub.models.Task, top_k: int) -> Signatures:
@@ -93,6 +97,16 @@ class Coreference(Task[CoreferenceManifest, CoreferenceConfig]):
         starts = sentences_of(description, item["text"])
         return {**item, "speakers": "\n".join(names), "sentence_starts": starts}
 
+    def parts(self, description: Description, item: dict) -> list[dict]:
+        """Cuts a text of more than `max_window_tokens` into windows that overlap."""
+        return cut_text(description, item, self.max_window_tokens)
+
+    def joined(self, parts: Sequence[dict], found: Sequence[dict]) -> dict:
+        """Joins the clusters of windows that share a mention."""
+        if len(parts) == 1:
+            return super().joined(parts, found)
+        return join_windows(parts, found)
+
     def answer(self, description: Description, item: dict, found: dict, top_k: int) -> dict:
         """Returns the clusters of a text.
 
@@ -100,13 +114,8 @@ class Coreference(Task[CoreferenceManifest, CoreferenceConfig]):
         `doc_key`, if the input has one.
         """
         text = without_surrogates(item["text"])
-        starts = found["starts"].tolist()
-        ends = found["ends"].tolist()
-        numbers = found["clusters"].tolist()
-        clusters: list[list[list[int]]] = [[] for _ in range(max(numbers, default=-1) + 1)]
-        for start, end, number in zip(starts, ends, numbers, strict=True):
-            if number != NO_CLUSTER:
-                clusters[number].append([start, end])
+        found_clusters = clusters_of(found["starts"], found["ends"], found["clusters"])
+        clusters = [[list(span) for span in spans] for spans in found_clusters]
         strings = [[text[start:end] for start, end in spans] for spans in clusters]
         key = {"doc_key": item["doc_key"]} if "doc_key" in item else {}
         return {**key, "text": text, "clusters": clusters, "strings": strings}
