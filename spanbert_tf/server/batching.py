@@ -141,8 +141,13 @@ class Worker:
         self._thread = concurrent.futures.ThreadPoolExecutor(1, "model")
         self._task = asyncio.create_task(self._run())
 
-    async def outputs(self, works: Sequence[Work]) -> list[Arrays]:
-        """Computes the outputs of several requests, which are admitted together.
+    async def outputs(self, works: Sequence[Work], *, is_begun: bool = False) -> list[Arrays]:
+        """Computes the outputs of several works, which are admitted together.
+
+        Args:
+            works: the works.
+            is_begun: whether others of the same request are computed already. It is then not
+                refused because too many are waiting.
 
         Raises:
             RequestError: one of them is refused, or too many are waiting.
@@ -154,7 +159,7 @@ class Worker:
                 f"asks for about {cost:,} tokens; {self.max_waiting_tokens:,} are taken at once: "
                 "send several requests",
             )
-        if self.waiting_tokens + cost > self.max_waiting_tokens:
+        if not is_begun and self.waiting_tokens + cost > self.max_waiting_tokens:
             raise RequestError(429, "too many requests are waiting; try again")
         self.waiting_tokens += cost
         futures = []

@@ -3,7 +3,7 @@
 import asyncio
 import contextlib
 import json
-from collections.abc import AsyncIterator, Callable, Mapping, Sequence
+from collections.abc import AsyncIterator, Awaitable, Callable, Mapping, Sequence
 from typing import Any, TypeVar
 
 from starlette.datastructures import Headers
@@ -15,8 +15,10 @@ from spanbert_tf.server.batching import Arrays, Work, Worker
 from spanbert_tf.server.errors import CODES, RequestError
 from spanbert_tf.server.tensors import parse_body
 from spanbert_tf.server.versions import Models
+from spanbert_tf.tasks.pipeline import batches_by_length
 
 T = TypeVar("T")
+Progress = Callable[[int, int], Awaitable[None]]  # tokens that are computed, of how many
 
 BODY_SECONDS = 30
 _BODIES_AT_ONCE = 32  # of the largest size; smaller ones are more
@@ -159,15 +161,45 @@ async def beside(num_bytes: int, function: Callable[..., T], *arguments: Any) ->
     return await asyncio.to_thread(function, *arguments)
 
 
-async def compute(request: Request, worker: Worker, works: Sequence[Work]) -> list[Arrays]:
-    """Computes what a request asks for, unless its client goes before it is begun.
+async def no_progress(num_tokens: int, num_all: int) -> None:
+    """Shows no progress."""
+
+
+async def compute(
+    request: Request, worker: Worker, works: Sequence[Work], show: Progress = no_progress
+) -> list[Arrays]:
+    """Computes what a request asks for, in turns of as many tokens as a batch has.
+
+    Other requests are computed between two turns. If the client goes, nothing more is begun.
+
+    Args:
+        request: the request.
+        worker: computes it.
+        works: what it asks for.
+        show: is called after each turn.
+
+    Returns:
+        The outputs of each work.
 
     Raises:
         RequestError: it is refused, or the client has gone.
     """
+    turns = batches_by_length([work.tokens for work in works], len(works), worker.max_tokens)
+    num_all = sum(work.cost for work in works)
+    num_done = 0
+    found: list[Arrays] = [{}] * len(works)
     watcher = asyncio.create_task(_withdraw_when_gone(request, worker, works))
     try:
-        return await worker.outputs(works)
+        for turn in turns:
+            if watcher.done():
+                raise RequestError(499, "the client has gone")
+            taken = [works[index] for index in turn]
+            outputs = await worker.outputs(taken, is_begun=num_done > 0)
+            for index, arrays in zip(turn, outputs, strict=True):
+                found[index] = arrays
+            num_done += sum(work.cost for work in taken)
+            await show(num_done, num_all)
+        return found
     finally:
         watcher.cancel()
 

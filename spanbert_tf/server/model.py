@@ -3,7 +3,7 @@
 import itertools
 import os
 from collections.abc import Mapping, Sequence
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 import tensorflow as tf
@@ -22,6 +22,13 @@ from spanbert_tf.text.tokenization import WordPieceTokenizer
 DEFAULT_SIGNATURE = "serving_default"
 _SERVE = "serve"  # the tag of graphs that serve
 _MAX_INPUTS = 2_048  # of a request; as many as OpenAI's interface takes
+
+
+class Asked(NamedTuple):
+    """A raw input as it was checked, and the parts in which it is read."""
+
+    item: dict
+    parts: list[dict]
 
 
 class Model:
@@ -94,14 +101,22 @@ class Model:
             raise RequestError(500, "the model failed") from error
 
     def work(self, signature: str, inputs: Arrays) -> Work:
-        """Makes what a worker computes of the inputs of a raw request.
+        """Makes what a worker computes of tensors.
 
         Raises:
-            RequestError: a text is too long for the task.
+            RequestError: a row is too long for the task.
         """
+        longest = self._longest(inputs)
+        limit = self.pipeline.max_text_tokens
+        if limit is not None and longest > limit:
+            raise RequestError(
+                413,
+                f"a row has {longest:,} tokens; {self.pipeline.name} computes {limit:,} at once: "
+                "ask /answer, which reads longer texts in parts",
+            )
         outputs = self.output_specs(signature).values()
         has_fixed_shapes = all(spec.shape[1:].is_fully_defined() for spec in outputs)
-        return Work(signature, inputs, self._longest(inputs), has_fixed_shapes)
+        return Work(signature, inputs, longest, has_fixed_shapes)
 
     def _longest(self, inputs: Arrays) -> int:
         """Returns the number of tokens of the longest row."""
@@ -116,29 +131,20 @@ class Model:
 
         Args:
             texts: bytes [N] for each text of a row.
-
-        Raises:
-            RequestError: a row is too long for the task.
         """
         lengths = count_tokens(self._tokenizer, texts)
-        limit = self.pipeline.max_text_tokens
-        longest = max(lengths, default=0)
-        if limit is not None and longest > limit:
-            raise RequestError(
-                413, f"a text has {longest:,} tokens; {self.pipeline.name} reads {limit:,}"
-            )
         if self.pipeline.cuts_texts:
             return [min(length, self.description.sequence_length) for length in lengths]
         return lengths
 
-    def raw_works(self, inputs: Sequence[Any]) -> tuple[list[dict], list[Work]]:
-        """Checks raw inputs, and makes what a worker computes of each.
+    def raw_works(self, inputs: Sequence[Any]) -> tuple[list[Asked], list[Work]]:
+        """Checks raw inputs, and makes what a worker computes of them.
 
         Args:
             inputs: inputs as `predict` takes them.
 
         Returns:
-            The inputs as they were checked, and their work.
+            The inputs as they were checked, and the work of each of their parts.
 
         Raises:
             RequestError: an input cannot be used, there are too many, or the export takes only ids.
@@ -152,23 +158,33 @@ class Model:
             items = self.pipeline.check_all(self.description, inputs)
         except RawInputError as error:
             raise RequestError(400, str(error)) from error
+        asked = [Asked(item, self.pipeline.parts(self.description, item)) for item in items]
         specs = self.input_specs(signature)
-        rows = [{name: _column(item, spec) for name, spec in specs.items()} for item in items]
+        rows = [
+            {name: _column(part, spec) for name, spec in specs.items()}
+            for _, parts in asked
+            for part in parts
+        ]
         names = [name for name, spec in specs.items() if spec.dtype == tf.string]
         texts = [np.array([row[name][0] for row in rows], object) for name in names]
-        lengths = self._row_lengths(texts)  # of all inputs at once, since each call takes 0.2 ms
+        lengths = self._row_lengths(texts)  # of all parts at once, since each call takes 0.2 ms
         works = [
             Work(signature, row, length, is_gathered=True)
             for row, length in zip(rows, lengths, strict=True)
         ]
-        return items, works
+        return asked, works
 
-    def answers(self, items: Sequence[dict], outputs: Sequence[Arrays], top_k: int) -> list:
-        """Converts the outputs for checked inputs to what `predict` writes."""
+    def answers(self, asked: Sequence[Asked], outputs: Sequence[Arrays], top_k: int) -> list:
+        """Converts the outputs for the parts of checked inputs to what `predict` writes."""
+        rows = iter(outputs)
         answers = []
-        for item, columns in zip(items, outputs, strict=True):
-            found = {name: values[0] for name, values in columns.items()}
-            answers.append(self.pipeline.answer(self.description, item, found, top_k))
+        for item, parts in asked:
+            found = [
+                {name: values[0] for name, values in columns.items()}
+                for columns in itertools.islice(rows, len(parts))
+            ]
+            joined = self.pipeline.joined(parts, found)
+            answers.append(self.pipeline.answer(self.description, item, joined, top_k))
         return answers
 
     def warm_up(self) -> None:

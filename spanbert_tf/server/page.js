@@ -196,6 +196,21 @@ function curl(asked) {
   return `curl${key} -d '${quoted}' ${location.origin}/answer`;
 }
 
+// Shows the progress in the lines of a response, and returns what the last line says.
+async function lastLine(response) {
+  const reader = response.body.pipeThrough(new TextDecoderStream()).getReader();
+  let rest = "", found;
+  for (let read = await reader.read(); !read.done; read = await reader.read()) {
+    const lines = (rest + read.value).split("\n");
+    rest = lines.pop();
+    for (const line of lines) {
+      found = JSON.parse(line);
+      if (found.tokens < found.of) shown.replaceChildren(element("progress", "", {value: found.tokens, max: found.of}));
+    }
+  }
+  return rest ? JSON.parse(rest) : found;  // an error is no line
+}
+
 async function ask(event) {
   event?.preventDefault();
   if (button.disabled) return;
@@ -207,15 +222,15 @@ async function ask(event) {
     const name = model.value, described = describe();
     const inputs = isCompared() ? Object.values(input) : input;
     const asked = JSON.stringify({model: name, inputs, top_k: described.top_k});
-    const headers = {"Content-Type": "application/json"};
+    const headers = {"Content-Type": "application/json", Accept: "application/x-ndjson"};
     const key = document.getElementById("key");
     if (key) headers.Authorization = `Bearer ${key.value}`;
     document.getElementById("curl").textContent = curl(asked);
     const response = await fetch("/answer", {method: "POST", headers, body: asked});
-    const answer = await response.json();
+    const answer = await lastLine(response);
     if (model.value !== name) return;  // another model was chosen meanwhile
     document.getElementById("json").textContent = JSON.stringify(answer, null, 1);
-    if (!response.ok) throw new Error(answer.error);
+    if (answer.error) throw new Error(answer.error);
     const view = views[described.task] ?? (() => [element("pre", JSON.stringify(answer))]);
     shown.replaceChildren(...view(input, answer));
   } catch (error) {
