@@ -7,6 +7,7 @@
 3. `read_duplicates` collects the duplicates of a part from the results of all ranges.
 """
 
+import heapq
 import itertools
 import os
 from bisect import bisect_left, bisect_right
@@ -21,6 +22,7 @@ from data_prep.text.duplicates import Unit, hash_units
 
 RUN = 2**16  # hashes that are sorted at once; as tuples they take 30 MB
 RANGE = 2**20  # hashes that are compared at once, about; with all copies they take 110 MB
+READ = 2**12  # duplicates of each range that a part has in memory at once
 # The hash as two numbers, and the index of the text in its part of the input.
 _HASHED = np.dtype([("high", "<u8"), ("low", "<u8"), ("index", "<u8")])
 _DUPLICATE = np.dtype([("part", "<u8"), ("index", "<u8")])
@@ -129,18 +131,28 @@ def _read_range(path: str, number: int, num_ranges: int) -> Iterator[np.ndarray]
             yield np.fromfile(path, _HASHED, end - begin, offset=begin * _HASHED.itemsize)
 
 
-def read_duplicates(job: Job, part_number: int, num_ranges: int) -> np.ndarray:
-    """Returns the indices of the duplicates in a part of the input, uint64 in ascending order."""
-    found = [np.empty(0, "<u8")]
+def read_duplicates(job: Job, part_number: int, num_ranges: int) -> tuple[int, Iterator[int]]:
+    """Returns the number of duplicates in a part of the input, and their indices in ascending order."""
+    num_duplicates = 0
+    ranges = []
     for number in range(num_ranges):
         path = _duplicates_path(job, number)
         if not os.path.getsize(path):
             continue
-        duplicates = np.memmap(path, _DUPLICATE, mode="r")
-        begin = bisect_left(duplicates["part"], part_number, key=int)
-        end = bisect_right(duplicates["part"], part_number, key=int)
-        found.append(np.array(duplicates["index"][begin:end]))
-    return np.sort(np.concatenate(found))
+        parts = np.memmap(path, _DUPLICATE, mode="r")["part"]
+        begin = bisect_left(parts, part_number, key=int)
+        end = bisect_right(parts, part_number, key=int)
+        num_duplicates += end - begin
+        ranges.append(_read_indices(path, begin, end))
+    return num_duplicates, heapq.merge(*ranges)
+
+
+def _read_indices(path: str, begin: int, end: int) -> Iterator[int]:
+    """Yields the indices of the duplicates from `begin` to `end` of a file."""
+    for start in range(begin, end, READ):
+        num_read = min(READ, end - start)
+        offset = start * _DUPLICATE.itemsize
+        yield from np.fromfile(path, _DUPLICATE, num_read, offset=offset)["index"].tolist()
 
 
 def _hashes_path(job: Job, part_number: int) -> str:

@@ -70,9 +70,9 @@ def spill_part(
     documents = number_documents(reader)
     counts = {"files": int(part.first_document == 0)}
     if job.deduplicate is not None:
-        duplicates = read_duplicates(job, part_number, num_hash_ranges)
-        documents = without_duplicates(reader, job.deduplicate, duplicates.tolist())
-        counts[duplicate_count(job.deduplicate)] = len(duplicates)
+        num_duplicates, duplicates = read_duplicates(job, part_number, num_hash_ranges)
+        documents = without_duplicates(reader, job.deduplicate, duplicates)
+        counts[duplicate_count(job.deduplicate)] = num_duplicates
     numbered = ((part.first_document + number, text) for number, text in documents)
     records = FileRecords(_record_maker(job.options), numbered, part.file.name)
     with job.whole_file(job.spill_path(part_number)) as path:

@@ -159,6 +159,7 @@ def test_indices_are_those_of_equal_texts_before(texts, size, tmp_path_factory):
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(data_prep.beam.duplicates, "RUN", size)
         patch.setattr(data_prep.beam.duplicates, "RANGE", size)
+        patch.setattr(data_prep.beam.duplicates, "READ", size)
         texts = [paragraphs for paragraphs in texts if paragraphs]
         for number, paragraphs in enumerate(texts):
             (directory / f"{number}.txt").write_text("\n\n".join(paragraphs))
@@ -172,7 +173,10 @@ def test_indices_are_those_of_equal_texts_before(texts, size, tmp_path_factory):
         num_ranges = count_ranges(sum(num_hashes))
         for number in range(num_ranges):
             find_duplicates(job, lambda more: None, number, num_ranges, len(files))
-        found = [read_duplicates(job, number, num_ranges).tolist() for number in range(len(files))]
+        counts, duplicates = zip(
+            *(read_duplicates(job, number, num_ranges) for number in range(len(files))), strict=True
+        )
+        found = [list(indices) for indices in duplicates]
     seen = collections.Counter()
     expected = []
     for paragraphs in texts:
@@ -182,4 +186,5 @@ def test_indices_are_those_of_equal_texts_before(texts, size, tmp_path_factory):
                 expected[-1].append(index)
             seen[paragraph] += 1
     assert found == expected
+    assert list(counts) == list(map(len, expected))
     assert pathlib.Path(job.directory).exists()
