@@ -132,7 +132,7 @@ def _read_range(path: str, number: int, num_ranges: int) -> Iterator[np.ndarray]
 
 
 def read_duplicates(job: Job, part_number: int, num_ranges: int) -> tuple[int, Iterator[int]]:
-    """Returns the number of duplicates in a part of the input, and their indices in ascending order."""
+    """Returns the number of duplicates in a part of the input, and their indices, ascending."""
     num_duplicates = 0
     ranges = []
     for number in range(num_ranges):
