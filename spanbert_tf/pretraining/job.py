@@ -34,7 +34,6 @@ from spanbert_tf.training.configured_optimizer import encoder_variables
 from spanbert_tf.training.devices import Devices
 from spanbert_tf.training.job import CheckStop, Evaluated, Job, Phase, check_best
 from spanbert_tf.training.metrics_log import METRICS_FILE, read_metrics
-from spanbert_tf.training.optimizer import WarmupLinearDecay
 from spanbert_tf.training.run import run
 
 _PRESET = "--initial-preset"
@@ -105,11 +104,6 @@ class PretrainingJob(Job[PretrainingConfig]):
             self.inputs[_SCHEME] = find_scheme(scheme).model_dump_json()
         self.num_steps = config.training.steps
         self.hidden_dim = config.model.hidden_dim
-        self.learning_rate = WarmupLinearDecay(
-            config.optimizer.learning_rate,
-            config.optimizer.warmup_steps,
-            config.training.schedule_steps,
-        )
 
     def load_config(self, path: str) -> PretrainingConfig:
         """Reads the `config.yaml` of a run."""

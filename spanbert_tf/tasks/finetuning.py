@@ -175,7 +175,6 @@ class FinetuningJob(Job[FinetuningConfig]):
         if self._validation_data:
             self._task.check_model(model, self._validation_data, data)
         compile_task(model, config, max(self.num_steps, 1))
-        self.learning_rate = model.optimizer.schedule
         return model
 
     def _adapter_to_continue(self) -> Adapter | None:

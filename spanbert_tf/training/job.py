@@ -99,7 +99,6 @@ class Job(abc.ABC, Generic[Config]):
             if the option is not given, and a setting that names code of others to what the code
             says. A resumed run must have the same values.
         num_steps: number of steps of the whole run.
-        learning_rate: maps the number of finished steps to the learning rate of the next step.
         hidden_dim: width of the encoder, on which `precision: auto` depends.
     """
 
@@ -108,7 +107,6 @@ class Job(abc.ABC, Generic[Config]):
     patience: int | None = None
     inputs: dict[str, str | None]
     num_steps: int
-    learning_rate: Callable[[int], float]
     hidden_dim: int
 
     @abc.abstractmethod

@@ -39,18 +39,17 @@ _PREFIX = "validation_"  # of the metrics of an evaluation
 class MetricsLog:
     """Writes `metrics.jsonl` and TensorBoard's scalars.
 
-    A line of training has `step`, `learning_rate`, `gradient_norm` (of the last step, before
-    clipping), the model's metrics, the values of `Throughput`, and `seconds_left`. The metrics and
-    the values of `Throughput` belong to an interval: the steps since the previous line, evaluation,
-    restart or change of phase. A line of an evaluation has `step` and the metrics with the prefix
-    `validation_`.
+    A line of training has `step`, `learning_rate`, `gradient_norm` (both of the last update, the
+    norm before clipping), the model's metrics, the values of `Throughput`, and `seconds_left`. The
+    metrics and the values of `Throughput` belong to an interval: the steps since the previous line,
+    evaluation, restart or change of phase. A line of an evaluation has `step` and the metrics with
+    the prefix `validation_`.
 
     Args:
         directory: directory of the run.
         first_step: number of finished steps. Lines of later steps are removed, also from
             TensorBoard.
         is_due: a function that says whether a line follows a step.
-        learning_rate: maps a step, counted from 0, to its learning rate.
         throughput: measures the intervals.
         seconds_left: maps a step to the time until the run ends; `None` if it is not known.
         hyperparameters: maps a name to a value, for TensorBoard's table of runs.
@@ -67,7 +66,6 @@ class MetricsLog:
         first_step: int,
         *,
         is_due: Callable[[int], bool],
-        learning_rate: Callable[[int], float],
         throughput: Throughput,
         seconds_left: Callable[[int], float | None],
         hyperparameters: Mapping[str, Any],
@@ -77,7 +75,6 @@ class MetricsLog:
         self.directory = os.path.join(directory, LOGS, _TRAINING)
         self._path = os.path.join(directory, METRICS_FILE)
         self._is_due = is_due
-        self._learning_rate = learning_rate
         self._throughput = throughput
         self._seconds_left = seconds_left
         self._starts_interval = True
@@ -133,10 +130,12 @@ class MetricsLog:
         # Not Keras' `logs`: they are the mean of the replicas' means, although the replicas have
         # different numbers of targets.
         metrics = {name: float(value) for name, value in model.get_metrics_result().items()}
+        optimizer = model.optimizer
+        num_updates = int(optimizer.iterations.numpy())  # steps, without those that were skipped
         line = {
             "step": step,
-            "learning_rate": float(self._learning_rate(step - 1)),
-            "gradient_norm": float(model.optimizer.gradient_norm.numpy()),
+            "learning_rate": float(optimizer.schedule(num_updates - 1)),
+            "gradient_norm": float(optimizer.gradient_norm.numpy()),
             **metrics,
             **self._throughput.values(measured),
         }

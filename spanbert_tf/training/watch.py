@@ -89,7 +89,6 @@ class Watch(keras.callbacks.Callback):
             output,
             step,
             is_due=self._is_log_due,
-            learning_rate=job.learning_rate,
             throughput=self._throughput,
             seconds_left=self._progress.seconds_left,
             hyperparameters=flat_values(job.config),
