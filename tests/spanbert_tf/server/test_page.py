@@ -48,3 +48,33 @@ def test_places_are_counted_in_characters(spans, expected):
     program = f"{function}\nconst plain = {plain};\nconsole.log(JSON.stringify({call}))"
     printed = subprocess.run(["node", "-e", program], capture_output=True, text=True, check=True)
     assert json.loads(printed.stdout) == expected
+
+
+@pytest.mark.skipif(shutil.which("node") is None, reason="needs Node")
+@pytest.mark.parametrize("size", [1, 7, 1_000])
+@pytest.mark.parametrize(
+    ("text", "expected"),
+    [
+        (
+            '{"tokens": 1, "of": 3}\n{"tokens": 3, "of": 3}\n["\u00e9\u05d0"]\n',
+            [["1/3"], ["\u00e9\u05d0"]],
+        ),
+        ('{"error": "it is wrong"}', [[], {"error": "it is wrong"}]),
+    ],
+)
+def test_lines_of_progress_are_shown_and_the_last_is_the_answer(text, expected, size):
+    """However the bytes of the lines are cut."""
+    function = re.search(r"^async function lastLine\(.*?^}", SCRIPT.read_text(), re.M | re.S)[0]
+    program = f"""
+        const seen = [];
+        const shown = {{replaceChildren: made => seen.push(made)}};
+        const element = (name, text, {{value, max}}) => `${{value}}/${{max}}`;
+        {function}
+        const bytes = new TextEncoder().encode({json.dumps(text)});
+        const parts = [];
+        for (let at = 0; at < bytes.length; at += {size}) parts.push(bytes.slice(at, at + {size}));
+        lastLine(new Response(ReadableStream.from(parts))).then(
+          found => console.log(JSON.stringify([seen, found])));
+    """
+    printed = subprocess.run(["node", "-e", program], capture_output=True, text=True, check=True)
+    assert json.loads(printed.stdout) == expected
