@@ -4,7 +4,7 @@ import re
 
 import pytest
 from apache_beam.io.filesystem import FileSystem
-from hypothesis import given
+from hypothesis import example, given
 from hypothesis import strategies as st
 
 import data_prep.text.corpus
@@ -208,8 +208,11 @@ def test_bad_files_are_named_with_the_place(tmp_path, content, message):
 
 
 @given(st.text(r"ab*?[]!^/\-.", max_size=12))
+@example("[[]")
 def test_patterns_mean_for_local_files_what_they_mean_to_beam(pattern):
-    assert storage.glob_expression(pattern) == FileSystem.translate_pattern(pattern)
+    # In a set, Beam leaves a bracket as it is. It means the same, and Python warns of it.
+    ours = storage.glob_expression(pattern).replace(r"\[", "[")
+    assert ours == FileSystem.translate_pattern(pattern).replace(r"\[", "[")
 
 
 def test_find_files_names_them_by_their_common_directory(tmp_path):
