@@ -31,12 +31,14 @@ class Work:
         tokens: number of tokens of the longest row, at least 1.
         is_gathered: whether other requests may be computed with it. They must not if the outputs
             are padded to the longest row of a batch, and the client would see the padding.
+        turn: the turn of its request in which it is computed, from 0.
     """
 
     signature: str
     inputs: Arrays
     tokens: int
     is_gathered: bool
+    turn: int = 0
 
     @property
     def num_rows(self) -> int:
@@ -146,21 +148,15 @@ class Worker:
 
         Args:
             works: the works.
-            is_begun: whether others of the same request are computed already. It is then not
+            is_begun: whether others of the same request are computed already. They are then not
                 refused because too many are waiting.
 
         Raises:
             RequestError: one of them is refused, or too many are waiting.
         """
         cost = sum(work.cost for work in works)
-        if cost > self.max_waiting_tokens:
-            raise RequestError(
-                413,
-                f"asks for about {cost:,} tokens; {self.max_waiting_tokens:,} are taken at once: "
-                "send several requests",
-            )
-        if not is_begun and self.waiting_tokens + cost > self.max_waiting_tokens:
-            raise RequestError(429, "too many requests are waiting; try again")
+        if not is_begun:
+            self._check_room(cost)
         self.waiting_tokens += cost
         futures = []
         for work in works:
@@ -174,6 +170,21 @@ class Worker:
             if isinstance(result, RequestError):
                 raise result
         return found
+
+    def _check_room(self, cost: int) -> None:
+        """Checks that a request of so many tokens may wait.
+
+        Raises:
+            RequestError: it may not.
+        """
+        if cost > self.max_waiting_tokens:
+            raise RequestError(
+                413,
+                f"asks for about {cost:,} tokens; {self.max_waiting_tokens:,} are taken at once: "
+                "send several requests",
+            )
+        if self.waiting_tokens + cost > self.max_waiting_tokens:
+            raise RequestError(429, "too many requests are waiting; try again")
 
     def withdraw(self, works: Sequence[Work]) -> None:
         """Computes none of these requests that still waits, since the client has gone."""

@@ -15,7 +15,6 @@ from spanbert_tf.server.batching import Arrays, Work, Worker
 from spanbert_tf.server.errors import CODES, RequestError
 from spanbert_tf.server.tensors import parse_body
 from spanbert_tf.server.versions import Models
-from spanbert_tf.tasks.pipeline import batches_by_length
 
 T = TypeVar("T")
 Progress = Callable[[int, int], Awaitable[None]]  # tokens that are computed, of how many
@@ -168,7 +167,7 @@ async def no_progress(num_tokens: int, num_all: int) -> None:
 async def compute(
     request: Request, worker: Worker, works: Sequence[Work], show: Progress = no_progress
 ) -> list[Arrays]:
-    """Computes what a request asks for, in turns of as many tokens as a batch has.
+    """Computes what a request asks for, one turn after the other.
 
     Other requests are computed between two turns. If the client goes, nothing more is begun.
 
@@ -184,19 +183,19 @@ async def compute(
     Raises:
         RequestError: it is refused, or the client has gone.
     """
-    turns = batches_by_length([work.tokens for work in works], len(works), worker.max_tokens)
     num_all = sum(work.cost for work in works)
     num_done = 0
     found: list[Arrays] = [{}] * len(works)
     watcher = asyncio.create_task(_withdraw_when_gone(request, worker, works))
     try:
-        for turn in turns:
+        for turn in range(max([work.turn for work in works], default=-1) + 1):
             if watcher.done():
                 raise RequestError(499, "the client has gone")
-            taken = [works[index] for index in turn]
-            outputs = await worker.outputs(taken, is_begun=num_done > 0)
-            for index, arrays in zip(turn, outputs, strict=True):
-                found[index] = arrays
+            places = [place for place, work in enumerate(works) if work.turn == turn]
+            taken = [works[place] for place in places]
+            outputs = await worker.outputs(taken, is_begun=turn > 0)
+            for place, arrays in zip(places, outputs, strict=True):
+                found[place] = arrays
             num_done += sum(work.cost for work in taken)
             await show(num_done, num_all)
         return found

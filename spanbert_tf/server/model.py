@@ -168,9 +168,10 @@ class Model:
         names = [name for name, spec in specs.items() if spec.dtype == tf.string]
         texts = [np.array([row[name][0] for row in rows], object) for name in names]
         lengths = self._row_lengths(texts)  # of all parts at once, since each call takes 0.2 ms
+        turns = [turn for _, parts in asked for turn in range(len(parts))]  # of an input, in order
         works = [
-            Work(signature, row, length, is_gathered=True)
-            for row, length in zip(rows, lengths, strict=True)
+            Work(signature, row, length, is_gathered=True, turn=turn)
+            for row, length, turn in zip(rows, lengths, turns, strict=True)
         ]
         return asked, works
 

@@ -1,4 +1,4 @@
-"""Long requests are computed in turns: with progress, and with others between them."""
+"""The windows of long texts are computed in turns: with progress, and with others between them."""
 
 import json
 import threading
