@@ -253,22 +253,35 @@ def _is_end(values: tf.Tensor, splits: tf.Tensor) -> tf.Tensor:
     return changes | is_last
 
 
+# A book has thousands of turns, which take 100 times as long outside a graph.
+@tf.function(
+    input_signature=[
+        tf.TensorSpec([None], tf.int32),
+        tf.TensorSpec([None], tf.bool),
+        tf.TensorSpec([None], tf.bool),
+        tf.TensorSpec([], tf.int32),
+    ],
+    autograph=False,
+)
 def _cut(
-    splits: tf.Tensor, sentence_ends: tf.Tensor, word_ends: tf.Tensor, max_pieces: int
+    splits: tf.Tensor, sentence_ends: tf.Tensor, word_ends: tf.Tensor, max_pieces: tf.Tensor
 ) -> tuple[tf.Tensor, tf.Tensor, tf.Tensor]:
     """Document, first piece and the piece after the last of each segment, int32 [Q] each.
 
     A turn of the loop cuts the next segment of every document.
     """
     document_ends = splits[1:]  # [N]
-    ends_of_sentences, ends_of_words = (
-        tf.cast(tf.where(is_end)[:, 0], tf.int32) + 1 for is_end in (sentence_ends, word_ends)
-    )  # the piece after each, ascending
+
+    def pieces_after(is_end: tf.Tensor) -> tf.Tensor:
+        """0, and the piece after each end, ascending."""
+        return tf.concat([[0], tf.cast(tf.where(is_end)[:, 0], tf.int32) + 1], axis=0)
+
+    ends_of_sentences = pieces_after(sentence_ends)
+    ends_of_words = pieces_after(word_ends)
 
     def last_end(ends: tf.Tensor, limits: tf.Tensor) -> tf.Tensor:
         """The last end that is not beyond each limit [N]; 0 without one."""
-        counts = tf.searchsorted(ends, limits, side="right")
-        return tf.gather(tf.concat([[0], ends], axis=0), counts)
+        return tf.gather(ends, tf.searchsorted(ends, limits, side="right") - 1)
 
     def is_unfinished(turn: tf.Tensor, starts: tf.Tensor, found: tf.TensorArray) -> tf.Tensor:
         return (turn == 0) | tf.reduce_any(starts < document_ends)

@@ -86,12 +86,22 @@ def clean_clusters(clusters: Iterable[Sequence[Sequence[int]]]) -> Clusters:
     return sorted(sorted(mentions) for mentions in distinct if mentions)
 
 
-def _merge(clusters: Iterable[set[tuple[int, int]]]) -> list[set[tuple[int, int]]]:
-    """Those that share a mention as one."""
-    cluster_of: dict[tuple[int, int], set[tuple[int, int]]] = {}
+def _merge(clusters: Iterable[set[Span]]) -> list[set[Span]]:
+    """Returns those that share a mention as one.
+
+    Of clusters that become one, the largest takes up the others, so that a mention moves at most
+    log2 times the number of mentions.
+    """
+    cluster_of: dict[Span, set[Span]] = {}
     for mentions in clusters:
-        merged = set(mentions).union(*(cluster_of.get(mention, ()) for mention in mentions))
-        for mention in merged:
+        parts = {id(mentions): mentions}
+        for mention in mentions:
+            earlier = cluster_of.get(mention, mentions)
+            parts[id(earlier)] = earlier
+        *smaller, merged = sorted(parts.values(), key=len)
+        moved = mentions.union(*smaller)
+        merged |= moved
+        for mention in moved:
             cluster_of[mention] = merged
     return list({id(mentions): mentions for mentions in cluster_of.values()}.values())
 
