@@ -11,7 +11,6 @@ import concurrent.futures
 import glob
 import http.client
 import json
-import os
 import pathlib
 import re
 import statistics
@@ -23,6 +22,7 @@ import time
 
 import click
 
+from benchmarks.fuzzed_requests import served
 from benchmarks.machine import describe_machine
 
 _SMALL = {"model": "text_classification", "inputs": "ann has the cat ."}
@@ -49,24 +49,16 @@ def main(pattern: str, vocabulary: str, words: int, layers: int, width: int, tin
         export = [vocabulary, str(layers), str(width)] if not tiny else []
         command = [sys.executable, "-c", _EXPORT, directory, *export]
         subprocess.run(command, check=True, capture_output=True)
-        command = [sys.executable, "-m", "spanbert_tf.cli", "serve", "--port", "0"]
-        names = [str(root / "coreference"), str(root / "text_classification")]
-        environment = {**os.environ, "TF_CPP_MIN_LOG_LEVEL": "3"}
-        with subprocess.Popen(
-            [*command, *names], stdout=subprocess.PIPE, text=True, env=environment
-        ) as server:
-            try:
-                port = _port_of(server)
-                alone = [_ask_small(port) for _ in range(200)]
-                print(f"the server has {_memory(server.pid, 'VmRSS'):,} MiB; a small request alone")
-                print(f"takes {_milliseconds(alone)}")
-                is_over = threading.Event()
-                times = pool.submit(_ask_often, port, is_over)
-                _send(port, book, server.pid)
-                is_over.set()
-                print(f"a small request meanwhile takes {_milliseconds(times.result())}")
-            finally:
-                server.terminate()
+        paths = [str(root / "coreference"), str(root / "text_classification")]
+        with served(paths) as (server, (_, port)):
+            alone = [_ask_small(port) for _ in range(200)]
+            print(f"the server has {_memory(server.pid, 'VmRSS'):,} MiB; a small request alone")
+            print(f"takes {_milliseconds(alone)}")
+            is_over = threading.Event()
+            times = pool.submit(_ask_often, port, is_over)
+            _send(port, book, server.pid)
+            is_over.set()
+            print(f"a small request meanwhile takes {_milliseconds(times.result())}")
 
 
 _EXPORT = """
@@ -109,13 +101,6 @@ def _book(pattern: str, num_words: int) -> str:
     return "\n".join([*[whole] * times, whole[: places[rest - 1] if rest else 0]])
 
 
-def _port_of(server: subprocess.Popen) -> int:
-    for line in server.stdout:
-        if found := re.search(r"http://\S+:(\d+)/", line):
-            return int(found[1])
-    raise SystemExit("the server did not start")
-
-
 def _memory(pid: int, name: str) -> int:
     """Returns a row of the kernel's, in MiB."""
     status = pathlib.Path(f"/proc/{pid}/status").read_text()
@@ -142,7 +127,7 @@ def _ask_often(port: int, is_over: threading.Event) -> list[float]:
 
 
 def _milliseconds(times: list[float]) -> str:
-    cuts = statistics.quantiles(times, n=100)
+    cuts = statistics.quantiles(times, n=100, method="inclusive")
     middle, late = (f"{1e3 * cuts[place]:.1f} ms" for place in (49, 98))
     return f"{middle} (p50), {late} (p99), {1e3 * max(times):.0f} ms at most; {len(times):,} asked"
 

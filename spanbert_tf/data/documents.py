@@ -253,7 +253,8 @@ def _is_end(values: tf.Tensor, splits: tf.Tensor) -> tf.Tensor:
     return changes | is_last
 
 
-# A book has thousands of turns, which take 100 times as long outside a graph.
+# A graph, since a book has thousands of turns: 1.1 MB of text took 12.8 s outside of one, and 1.8 s
+# in one.
 @tf.function(
     input_signature=[
         tf.TensorSpec([None], tf.int32),

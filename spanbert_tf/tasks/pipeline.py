@@ -352,6 +352,7 @@ class Pipeline(abc.ABC):
                 )
                 lengths = count_tokens(tokenizer, columns)
                 batches = batches_by_length(lengths, len(read), max_tokens_in_batch)
+            # The outputs for the parts of each input; `{}` for a part that was not read yet.
             found: list[list[dict[str, Any]]] = [[{}] * len(cut) for cut in parts]
             answers: list = [None] * len(items)
             for indices in show_progress(batches, len(batches), "batches", doing="predicting"):

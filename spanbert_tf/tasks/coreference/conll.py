@@ -87,10 +87,10 @@ def clean_clusters(clusters: Iterable[Sequence[Sequence[int]]]) -> Clusters:
 
 
 def _merge(clusters: Iterable[set[Span]]) -> list[set[Span]]:
-    """Returns those that share a mention as one.
+    """Merges clusters that share a mention.
 
-    Of clusters that become one, the largest takes up the others, so that a mention moves at most
-    log2 times the number of mentions.
+    The largest of these clusters takes up the others, so that a cluster that goes through a whole
+    book is not copied for each window.
     """
     cluster_of: dict[Span, set[Span]] = {}
     for mentions in clusters:

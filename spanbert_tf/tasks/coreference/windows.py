@@ -49,7 +49,7 @@ def cut_text(description: Description, item: dict, max_tokens: int) -> list[dict
     length = description.sequence_length
     size = max(max_tokens // length, 2)
     tokenizer = WordPieceTokenizer.shared(description.vocabulary, description.text_rules)
-    num_pieces = tokenizer.tokenize(text).flat_values.shape[0]
+    num_pieces = int(tokenizer.count(text)[0])
     if num_pieces <= size * (length - 2) // 2:  # two neighbouring segments hold more than one takes
         return [item]
     reader = TextReader(list(description.vocabulary), description.text_rules, length)
