@@ -64,9 +64,11 @@ def presets_opened_once():
 
 @pytest.fixture(scope="session")
 def two_devices():
-    """One for all tests: TensorFlow counts the collectives of each strategy from the same number,
-    and would take those of a second one for the first one's."""
-    return tf.distribute.MirroredStrategy(["CPU:0", "CPU:1"])
+    """The one that all mirrored runs of a process share."""
+    from spanbert_tf.config import TrainingConfig
+    from spanbert_tf.training.devices import make_strategy
+
+    return make_strategy(TrainingConfig(strategy="mirrored"), 2)
 
 
 @pytest.fixture(scope="session")

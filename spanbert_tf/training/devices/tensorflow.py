@@ -32,6 +32,7 @@ CPU_INFO = "/proc/cpuinfo"
 _BFLOAT16_FLAGS = {"avx512_bf16", "amx_bf16"}
 # Values of ONEDNN_MAX_CPU_ISA that include these instructions contain one of these words.
 _BFLOAT16_LEVELS = ("BF16", "FP16", "AMX", "AVX10", "DEFAULT", "ALL")
+_shared_strategy: list[tf.distribute.MirroredStrategy] = []  # one at most
 
 
 def make_strategy(
@@ -42,14 +43,34 @@ def make_strategy(
     if name == "one_device":
         return tf.distribute.get_strategy()
     if name == "mirrored":
-        strategy = tf.distribute.MirroredStrategy(_choose_devices(num_devices))
-        # With one device, a mirrored strategy would only delay the batches.
-        return strategy if strategy.num_replicas_in_sync > 1 else tf.distribute.get_strategy()
+        return _mirrored(num_devices)
     if name == "multi_worker":
         if num_devices:
             _choose_devices(num_devices)
         return join_workers()
     return join_tpu(training.tpu)
+
+
+def _mirrored(num_devices: int | None) -> tf.distribute.Strategy:
+    """Returns the strategy that all mirrored runs of this process share.
+
+    TensorFlow numbers the collectives of each strategy from the same number. Those of a second
+    strategy, for the next run in this process, would be taken for the first one's, and fail.
+    """
+    strategy = tf.distribute.MirroredStrategy(_choose_devices(num_devices))
+    if strategy.num_replicas_in_sync == 1:
+        # With one device, a mirrored strategy would only delay the batches.
+        return tf.distribute.get_strategy()
+    if not _shared_strategy:
+        _shared_strategy.append(strategy)
+    shared = _shared_strategy[0]
+    num_shared = shared.num_replicas_in_sync
+    if num_shared != strategy.num_replicas_in_sync:
+        raise ConfigurationError(
+            f"--devices {strategy.num_replicas_in_sync}: this process has trained on {num_shared} "
+            "devices, and TensorFlow keeps to these; start another process"
+        )
+    return shared
 
 
 def _choose_devices(num_devices: int | None) -> list[str] | None:

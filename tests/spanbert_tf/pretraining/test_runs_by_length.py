@@ -86,7 +86,7 @@ def trained(run):
 
 @pytest.mark.slow
 def test_replicas_and_micro_batches_train_what_one_device_does(
-    two_devices, tiny_overrides, tiny_records, tmp_path
+    tiny_overrides, tiny_records, tmp_path
 ):
     """A replica has 6, 3 or 2 rows of a batch, which 2 micro-batches cut into 2, 3 and 2."""
 

@@ -3,6 +3,9 @@
 `tests/support/tensorflow_fixtures.py` divides the processor into two logical devices.
 """
 
+import subprocess
+import sys
+
 import keras
 import numpy as np
 import pytest
@@ -18,7 +21,6 @@ from spanbert_tf.training.metrics_log import MetricsLog
 from spanbert_tf.training.optimizer import AdamW
 from spanbert_tf.training.update_operations import tensorflow as update_operations
 
-DEVICES = ["CPU:0", "CPU:1"]
 VOCABULARY_SIZE = 60
 
 
@@ -67,6 +69,55 @@ def test_mirrored_on_one_device_is_that_device():
     training = load_config("spanbert_base").training
     assert training.strategy == "mirrored"
     assert make_strategy(training, 1) is tf.distribute.get_strategy()
+
+
+def test_sums_of_the_next_run_in_a_process_are_not_taken_for_those_of_the_last():
+    training = load_config("spanbert_base").training
+    sums = []
+    for shapes in ([(3, 4)], [(5,), (7, 7)]):  # of two models
+        strategy = make_strategy(training, 2)
+
+        @tf.function
+        def run(strategy=strategy, shapes=shapes):
+            return strategy.run(
+                lambda: tf.distribute.get_replica_context().all_reduce(
+                    tf.distribute.ReduceOp.SUM, [tf.ones(shape) for shape in shapes]
+                )
+            )
+
+        sums.append(run)
+    for run in (*sums, *sums):
+        for replicated in run():
+            for value in replicated.values:
+                assert np.all(value == 2)
+
+
+@pytest.mark.slow
+def test_other_devices_than_the_last_run_had_are_refused_in_one_line(tmp_path):
+    script = tmp_path / "three_devices.py"
+    script.write_text(
+        """
+import tensorflow as tf
+from spanbert_tf.config import TrainingConfig
+from spanbert_tf.errors import ConfigurationError
+from spanbert_tf.training.devices import make_strategy
+
+tf.config.set_logical_device_configuration(
+    tf.config.list_physical_devices("CPU")[0], [tf.config.LogicalDeviceConfiguration()] * 3
+)
+tf.config.list_logical_devices()  # from here on there are these
+training = TrainingConfig(strategy="mirrored", batch_size=6)
+make_strategy(training, 2)
+make_strategy(training, 1)
+try:
+    make_strategy(training, 3)
+except ConfigurationError as error:
+    print(error)
+"""
+    )
+    child = subprocess.run([sys.executable, script], capture_output=True, text=True, check=True)
+    expected = "--devices 3: this process has trained on 2 devices"
+    assert child.stdout.splitlines()[-1].startswith(expected)
 
 
 @pytest.fixture(scope="module")
