@@ -256,6 +256,8 @@ def prepare_repair(records: str, output: str, *, overwrite: bool) -> None:
     from data_prep.repair import repair_records
 
     repair_records(records, output, overwrite=overwrite)
+    run = ["--config", "CONFIG_OF_THE_RUN", "--data", output, "--output", "RUN"]
+    print_written(output, ["spanbert-tf", "pretrain", *run])
 
 
 @vocabulary.command("extend", cls=_QuotedInput)

@@ -21,7 +21,7 @@ from collections.abc import Callable, Iterable, Iterator, Sequence
 from types import FrameType
 from typing import IO
 
-from spanbert_tf.temporary import remove_private_directory
+from spanbert_tf.temporary import protected_children, remove_private_directory
 
 _STOP_SIGNALS = (signal.SIGINT, signal.SIGTERM)
 # Signals within this time count as one: `timeout` sends SIGTERM to its child and to the group.
@@ -183,6 +183,8 @@ def command_line(arguments: Sequence[str]) -> list[str]:
 def run_child(command: Sequence[str], *, stderr: IO[bytes] | None = None) -> int:
     """Runs a command to its end. Signals are forwarded, so it does not outlive this process.
 
+    A Python process imports nothing from the working directory; see `protected_children`.
+
     Args:
         command: the words of the command.
         stderr: a file for its standard error; `None`: that of this process.
@@ -201,7 +203,7 @@ def run_child(command: Sequence[str], *, stderr: IO[bytes] | None = None) -> int
         if child is not None:
             child.send_signal(number)
 
-    with handle_signals(pass_on, wakeup=_NO_WAKEUP):
+    with handle_signals(pass_on, wakeup=_NO_WAKEUP), protected_children():
         child = subprocess.Popen(command, stderr=stderr)
         for number in tuple(received):  # signals that arrived while the child was being started
             child.send_signal(number)

@@ -569,6 +569,7 @@ def language_of_records(directory: str | os.PathLike) -> str | None:
     pattern = os.path.join(glob.escape(os.fspath(directory)), info_file("*"))
     for path in sorted(glob.glob(pattern)):
         with contextlib.suppress(OSError, ValueError, RecursionError, LookupError, TypeError):
+            regular_size(path)  # a pipe would be waited for
             with open(path, encoding="utf-8") as file:
                 language = json.load(file)["language"]
             if language in LANGUAGES:

@@ -17,7 +17,7 @@ from typing_extensions import TypedDict  # pydantic needs this one before Python
 from spanbert_tf.errors import BadInputError
 
 _MOST_SHOWN = 3
-_READ_FOLDERS = ("assets", "variables")  # folders in presets and SavedModels
+_READ_FOLDERS = ("assets", "assets.extra", "variables")  # folders in presets and SavedModels
 _PART = 2**24  # bytes that are read at once
 
 
@@ -56,8 +56,8 @@ def check_own_files(directory: str) -> None:
     cache of the Hugging Face Hub (`snapshots/COMMIT/FILE` → `blobs/DIGEST`) are allowed.
 
     Args:
-        directory: directory of a preset or a checkpoint. Its own files and those below `assets` and
-            `variables` are checked; links are followed.
+        directory: directory of a preset, a checkpoint or a SavedModel. Its own files and those
+            below `assets`, `assets.extra` and `variables` are checked; links are followed.
 
     Raises:
         BadInputError: there is such a file.

@@ -15,7 +15,7 @@ from typing import NamedTuple
 
 from spanbert_tf.errors import BadInputError
 from spanbert_tf.files.compression import UnpackedFile, compression_of
-from spanbert_tf.files.contents import check_own_files
+from spanbert_tf.files.contents import check_own_files, regular_size
 from spanbert_tf.lazy import load
 
 HEAD_SIZE = 2**16  # bytes of a file that are looked at
@@ -348,8 +348,10 @@ def _in(path: str, *names: str) -> str:
 
 def _read_config(directory: str) -> object:
     """A `config.json`; `None` where there is none, or a damaged one, which its reader names."""
+    path = _in(directory, PRESET_CONFIG)
     try:
-        with open(_in(directory, PRESET_CONFIG), encoding="utf-8") as file:
+        regular_size(path)  # of somebody else's directory it may be a pipe
+        with open(path, encoding="utf-8") as file:
             return json.load(file)
     except (OSError, ValueError, RecursionError):
         return None

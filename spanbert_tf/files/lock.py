@@ -193,9 +193,10 @@ def _take(output: str, path: str, command: str) -> filelock.BaseFileLock:
         except filelock.Timeout as error:
             holder = _holder(path)
             if holder or not tries_left:
+                holder = holder or f"another command (its lock is {path})"
                 raise BadInputError(
-                    f"{output}: is being written by {holder or 'another command'}; wait until "
-                    "it has ended, or name another output"
+                    f"{output}: is being written by {holder}; wait until it has ended, or name "
+                    "another output"
                 ) from error
         time.sleep(_SECONDS_BETWEEN)
     raise AssertionError("the last try returns or raises")

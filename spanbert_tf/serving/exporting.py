@@ -193,7 +193,11 @@ def export_model(
 
     _write_version(write, write_beside, path, overwrite=overwrite)
     print_line(f"{path}: {description_of(readme)}")
-    print_written(path, ["cat", os.path.join(os.path.dirname(path), README_FILE)])
+    export = os.path.dirname(path)
+    commands = [["cat", os.path.join(export, README_FILE)]]
+    if runtime is None:
+        commands.append(["spanbert-tf", "serve", export])
+    print_written(path, *commands)
     return path
 
 

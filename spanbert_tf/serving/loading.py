@@ -8,6 +8,7 @@ import tensorflow as tf
 import tensorflow_text  # noqa: F401 - registers the operations of exports that take texts
 
 from spanbert_tf.errors import BadInputError, reason
+from spanbert_tf.files.contents import check_own_files
 from spanbert_tf.serving.description import Description, read_description
 
 SAVED_MODEL_FILE = "saved_model.pb"
@@ -33,8 +34,10 @@ def load_export(directory: str) -> LoadedExport:
         directory: directory of the version.
 
     Raises:
-        BadInputError: it was not written by `export`, or is damaged.
+        BadInputError: it was not written by `export`, or is damaged, or has files that cannot be
+            opened safely.
     """
+    check_own_files(directory)
     description = read_description(directory)
     try:
         loaded = tf.saved_model.load(directory)

@@ -7,10 +7,12 @@ import keras
 import rich.table
 
 from spanbert_tf.config import FinetuningConfig
+from spanbert_tf.config.run import PRESET
 from spanbert_tf.console import DataConsole
 from spanbert_tf.errors import ConfigurationError
 from spanbert_tf.files.paths import check_resumable
-from spanbert_tf.tasks.finetuning import best_evaluation, run_finetuning
+from spanbert_tf.files.written import print_written
+from spanbert_tf.tasks.finetuning import best_evaluation, commands_with, run_finetuning
 from spanbert_tf.tasks.lookup import open_records
 from spanbert_tf.tasks.table import load_task
 from spanbert_tf.terminal import print_line
@@ -104,6 +106,7 @@ def run_grid(
     place = chosen_by.place(values)
     best = list(results)[place]
     print_line(f"best on {validation_records}: {best}, {_shown(metric)} {values[place]:.2f}")
+    print_written(output, *commands_with(os.path.join(best, PRESET), task, validation_records))
     return best
 
 

@@ -3,7 +3,7 @@
 import json
 import os
 import textwrap
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import Any
 
 import keras_hub
@@ -334,21 +334,11 @@ class FinetuningJob(Job[FinetuningConfig]):
             )
             written += f", {ADAPTER}/"
         contents = f"{written}, checkpoints/, metrics.jsonl, {CONFIG_FILE}"
-        print_written(output, *self._next_commands(directory), contents=contents)
+        commands: Iterable[list[str]] = ()
+        if self._show_next_steps:
+            commands = commands_with(directory, self._task, self._validation_data)
+        print_written(output, *commands, contents=contents)
         return scores
-
-    def _next_commands(self, preset: str) -> Iterator[list[str]]:
-        """Yields commands that use the finished model."""
-        if not self._show_next_steps:
-            return
-        if self._validation_data:
-            options = ["--preset", preset, "--data", str(self._validation_data)]
-            if self._task.report:
-                options += ["--report", "report.html"]
-            yield ["spanbert-tf", "evaluate", *options]
-        files = ["--input", "INPUTS", "--output", "predictions.jsonl"]
-        yield ["spanbert-tf", "predict", "--preset", preset, *files]
-        yield ["spanbert-tf", "export", "--preset", preset, "--output", "served"]
 
     def _evaluated(
         self,
@@ -367,6 +357,18 @@ class FinetuningJob(Job[FinetuningConfig]):
         scores = task.score(outcome)
         remark = _remark(scores.get(self.best.metric), outcome.texts)
         return Evaluated({**scores, LOSS: loss}, remark)
+
+
+def commands_with(preset: str, task: Task, validation_data: Records | None) -> Iterator[list[str]]:
+    """Yields the words of commands that use a finished model."""
+    if validation_data:
+        options = ["--preset", preset, "--data", str(validation_data)]
+        if task.report:
+            options += ["--report", "report.html"]
+        yield ["spanbert-tf", "evaluate", *options]
+    files = ["--input", "INPUTS", "--output", "predictions.jsonl"]
+    yield ["spanbert-tf", "predict", "--preset", preset, *files]
+    yield ["spanbert-tf", "export", "--preset", preset, "--output", "served"]
 
 
 def best_evaluation(task: Task, config: FinetuningConfig, records: Records) -> Best:

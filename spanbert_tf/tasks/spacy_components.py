@@ -25,6 +25,7 @@ from spacy.util import filter_spans, minibatch
 
 from spanbert_tf.errors import BadInputError
 from spanbert_tf.files.output import Output
+from spanbert_tf.temporary import protected_children
 
 if TYPE_CHECKING:
     from spanbert_tf.tasks.prediction import Predictor
@@ -119,7 +120,9 @@ class SpanBertComponent(Pipe):
         arguments = (self.model, self.task, [doc.text for doc in docs], self._options)
         if _has_forked_tensorflow:
             # Its threads were not copied, and it would wait for them forever.
-            answers = _own_process(os.getpid()).submit(_predict, *arguments).result()
+            with protected_children():  # the first call starts the process
+                future = _own_process(os.getpid()).submit(_predict, *arguments)
+            answers = future.result()
         else:
             answers = _predict(*arguments)
         for doc, answer in zip(docs, answers, strict=True):

@@ -123,6 +123,7 @@ def test_a_holder_is_described_without_control_characters(tmp_path):
         with pytest.raises(BadInputError) as refused, output_lock(output, "x"):
             pass
         message = str(refused.value)
+        assert str(lock_path(output)) in message
         assert f"is being written by {shown}" in message and message.isprintable()
         assert len(message) < 600
     holder.communicate("")

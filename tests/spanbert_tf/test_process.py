@@ -130,14 +130,15 @@ from spanbert_tf.process import run_child, second_signal_ends
 with second_signal_ends():
     print("status", run_child([sys.executable, "-c", sys.argv[1]]), flush=True)
 """
+# The signal may arrive before `print` has returned, and a handler that prints then would fail.
 CHILD = """
-import signal, sys, time
+import os, signal, sys, time
 def end(number, frame):
     time.sleep(1)  # a checkpoint
-    print("child has ended", flush=True)
+    os.write(1, b"child has ended\\n")
     sys.exit({status})
 signal.signal(signal.SIGTERM, end)
-print("ready", flush=True)
+os.write(1, b"ready\\n")
 time.sleep(60)
 """
 

@@ -121,7 +121,8 @@ def test_only_what_an_earlier_export_wrote_is_replaced(preset, tmp_path, capfd):
     assert export(preset, output, "--overwrite") == 0
     printed = capfd.readouterr().out
     assert f"{configuration}: is not as" in printed and "batching" not in printed
-    assert printed.endswith(f" MB\nNext:\n  cat {output / 'README.md'}\n")
+    following = f"Next:\n  cat {output / 'README.md'}\n  spanbert-tf serve {output}\n"
+    assert printed.endswith(f" MB\n{following}")
     assert configuration.read_text() == changed
     assert "docker run" in (output / "README.md").read_text()
 

@@ -247,7 +247,8 @@ def test_grid_finds_the_best_run(directory, tmp_path, capfd):
         "learning-rate-1e-09-batch-16",
     ]
     printed = capfd.readouterr().out
-    assert "Next:" not in printed
+    assert printed.count("Next:") == 1
+    assert f"  spanbert-tf evaluate --preset {best}/preset --data {data}" in printed
     rows = [line.split("│") for line in printed.splitlines() if line.count("│") == 5]
     scores = {row[1].strip(): float(row[4]) for row in rows}
     assert scores["0.002"] > scores["1e-09"]
