@@ -14,12 +14,16 @@ from torch_models import save_torch_model, torch_model
 from writing_commands import BESIDE, INSIDE
 
 from data_prep.text.storage import find_files
+from spanbert_tf import predictor
 from spanbert_tf.cli import cli
 from spanbert_tf.conversion.convert import convert_checkpoint
+from spanbert_tf.data.manifest import language_of_records
 from spanbert_tf.errors import BadInputError
+from spanbert_tf.files.kinds import refuse_no_preset, refuse_other_records
 from spanbert_tf.files.text_files import read_text_file
 from spanbert_tf.models import SpanBertBackbone, SpanBertTokenizer
 from spanbert_tf.presets.preset import Preset
+from spanbert_tf.serving.loading import load_export
 from spanbert_tf.tasks.prediction import Predictor, predict_lines
 from spanbert_tf.text.chosen_vocabulary import load_vocabulary_of_preset
 from spanbert_tf.text.vocabulary import SPECIAL_TOKENS, load_vocabulary
@@ -40,7 +44,7 @@ def waits_end():
     """A reader of a pipe waits for ever."""
 
     def end(number, frame):
-        raise TimeoutError("waits")
+        pytest.fail("waits")  # no OSError, which would be caught where a file is read
 
     former = signal.signal(signal.SIGALRM, end)
     signal.setitimer(signal.ITIMER_REAL, 120)
@@ -53,6 +57,22 @@ def regular_files(directory):
     return [path for path in sorted(directory.rglob("*")) if path.is_file()]
 
 
+def commands_with(preset, directory):
+    """Commands that read a preset, or the directory of a model of Hugging Face in its place."""
+    text, output = directory / "text", str(directory / "out")
+    text.write_text("A text.\n")
+    commands = [
+        ["predict", "--input", str(text), "--format", "text", "--output", output],
+        ["export", "--output", output],
+        ["prepare", "pretraining", "--input", str(text), "--output", output],
+        ["vocabulary", "extend", "--input", str(text), "--size", "1", "--output", output],
+    ]
+    return [
+        functools.partial(cli, [*command, "--preset", str(preset)], standalone_mode=False)
+        for command in commands
+    ]
+
+
 @pytest.mark.parametrize("make", [os.mkfifo, lambda path: os.symlink("/dev/zero", path)])
 @pytest.mark.parametrize("kind", ["huggingface", "keras", "tf1"])
 def test_pipes_and_devices_are_named_and_not_opened(kind, make, whole, tmp_path):
@@ -62,6 +82,8 @@ def test_pipes_and_devices_are_named_and_not_opened(kind, make, whole, tmp_path)
         path.unlink()
         make(path)
         doors = [lambda: convert_checkpoint(kind, "keras", str(source), str(tmp_path / "out"))]
+        if kind != "tf1":
+            doors += commands_with(source, tmp_path)
         if kind == "keras":
             doors += [lambda: Predictor(str(source))]
             doors += [lambda: load_vocabulary_of_preset(str(source))]
@@ -161,6 +183,53 @@ def test_pipes_below_variables_are_named_and_not_opened(name, tmp_path):
     signal.setitimer(signal.ITIMER_REAL, 20)
     with pytest.raises(BadInputError, match=f"variables/{name}': is no regular file"):
         convert_checkpoint("tfhub", "keras", str(tmp_path / "encoder"), str(tmp_path / "out"))
+
+
+EXPORT = (
+    "saved_model.pb",
+    "assets/vocabulary.txt",
+    "assets.extra/pipeline.json",
+    "assets.extra/vocabulary.txt",
+    "variables/variables.index",
+)
+
+
+@pytest.mark.parametrize("name", EXPORT)
+@pytest.mark.parametrize("is_pipe", [True, False])
+def test_files_of_an_export_are_looked_at_before_one_is_opened(name, is_pipe, tmp_path):
+    export = tmp_path / "export"
+    for file in EXPORT:
+        path = export / "1" / file
+        path.parent.mkdir(parents=True, exist_ok=True)
+        path.touch()
+    path = export / "1" / name
+    path.unlink()
+    if is_pipe:
+        os.mkfifo(path)
+        expected = "is no regular file"
+    else:
+        (tmp_path / "outside").touch()
+        path.symlink_to(tmp_path / "outside")
+        expected = "links lead out of it"
+    if is_pipe and name == "saved_model.pb":
+        return  # without this file it is no export, and none is looked for
+    for door in (lambda: load_export(str(export / "1")), lambda: predictor(str(export))):
+        signal.setitimer(signal.ITIMER_REAL, 20)
+        with pytest.raises(BadInputError, match=expected) as caught:
+            door()
+        assert str(path) in str(caught.value) and "\n" not in str(caught.value)
+
+
+def test_pipes_beside_records_are_not_waited_for(tmp_path):
+    for name in ("squad_info.json", "config.json", "inner/config.json"):
+        path = tmp_path / "records" / name
+        path.parent.mkdir(parents=True, exist_ok=True)
+        os.mkfifo(path)
+    signal.setitimer(signal.ITIMER_REAL, 20)
+    assert language_of_records(tmp_path / "records") is None
+    for look in (refuse_no_preset, functools.partial(refuse_other_records, task="coreference")):
+        with pytest.raises(BadInputError):
+            look(str(tmp_path / "records"))
 
 
 @pytest.mark.parametrize("rows", [19, 2**36, 2**59])

@@ -13,8 +13,10 @@ import tempfile
 
 import pytest
 from tensorflow.python.autograph.pyct import loader
+from tiny_models import tiny_model
 
 from spanbert_tf import temporary
+from spanbert_tf.presets.writing import write_preset
 from spanbert_tf.temporary import protected_children
 
 ROOT = str(pathlib.Path(temporary.__file__).parents[1])
@@ -82,10 +84,23 @@ main()
 """
 
 
-@pytest.mark.slow  # a process with TensorFlow
-def test_nor_does_it_in_a_command(shared, planted, tiny_records):
-    done = python(COMMAND, shared, "inspect", "--config", "spanbert_base", tiny_records,
-                  "--set", "data.sequence_length=24", "training.batch_size=2")  # fmt: skip
+@pytest.mark.slow  # processes with TensorFlow
+@pytest.mark.parametrize("name", ["inspect", "pretrain", "predict", "export"])
+def test_nor_does_it_in_a_command(name, shared, planted, tiny_records, tiny_overrides, tmp_path):
+    output = ["--output", str(tmp_path / "output")]
+    settings = ["--config", "spanbert_base", "--set", *tiny_overrides]
+    arguments = {
+        "inspect": [tiny_records, *settings],
+        "pretrain": ["--data", tiny_records, *output, *settings, "training.steps=1"],
+        "predict": ["--preset", str(tmp_path / "preset"), "--input", str(tmp_path / "in"), *output],
+        "export": ["--preset", str(tmp_path / "preset"), *output],
+    }
+    if name in ("predict", "export"):
+        model = tiny_model("text_classification")
+        model.is_head_trained = True
+        write_preset(model, str(tmp_path / "preset"))
+        (tmp_path / "in").write_text('{"text": "ann has the cat ."}\n')
+    done = python(COMMAND, shared, name, *arguments[name])
     assert done.returncode == 0, done.stderr
     assert not planted.exists()
     assert [path.name for path in shared.iterdir()] == ["__pycache__"]
@@ -242,6 +257,22 @@ def test_a_worker_imports_nothing_from_the_working_directory(
                    place=place, shared=shared)  # fmt: skip
     assert not mark.exists()
     assert done.returncode == 2 and "/dev/null/run" in done.stderr  # by the worker
+
+
+CHILD_OF_A_PROGRAM = """
+import sys
+from spanbert_tf.process import run_child
+sys.exit(run_child([sys.executable, "-c", "import string; string.ascii_letters"]))
+"""
+
+
+def test_nor_does_the_child_of_a_program(strange, shared):
+    """As where a notebook converts a model of Hugging Face in passing."""
+    place, mark = strange
+    words = [sys.executable, "-P", "-c", CHILD_OF_A_PROGRAM]
+    done = subprocess.run(words, cwd=place, env=environment(shared), check=False)
+    assert not mark.exists()
+    assert done.returncode == 0
 
 
 @pytest.mark.slow  # four processes

@@ -167,8 +167,12 @@ def test_fresh_processes(kind, finder, tmp_path):
     finder.to_disk(tmp_path / "pipeline")
     (tmp_path / "program.py").write_text(PROGRAM)
     texts = [text for text in TEXTS if text]
-    command = [sys.executable, "program.py", "pipeline", kind, *texts]
-    child = subprocess.run(command, capture_output=True, text=True, cwd=tmp_path)
+    command = [sys.executable, str(tmp_path / "program.py"), str(tmp_path / "pipeline"), kind]
+    place = tmp_path / "place"
+    place.mkdir()
+    if kind == "fork":  # what predicts then is a process of ours, which imports nothing from there
+        (place / "string.py").write_text("raise SystemExit(9)\n")
+    child = subprocess.run([*command, *texts], capture_output=True, text=True, cwd=place)
     assert child.returncode == 0, child.stderr[-3000:]
     expected = [[list(one) for one in entities(finder(text))] for text in texts]
     assert json.loads(child.stdout) == expected
