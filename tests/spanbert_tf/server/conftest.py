@@ -66,12 +66,12 @@ def client(sources, make_client):
 
 
 @pytest.fixture(scope="module")
-def run(sources):
+def run():
     """Starts servers on ports of this machine; each ends with the module."""
     with contextlib.ExitStack() as stack:
 
-        def begin(chosen=sources, max_batch_tokens=16_384, key=None):
-            running = RunningServer(chosen, max_batch_tokens, key)
+        def begin(sources, max_batch_tokens=16_384, key=None):
+            running = RunningServer(sources, max_batch_tokens, key)
             stack.callback(running.close)
             return running
 
@@ -79,5 +79,5 @@ def run(sources):
 
 
 @pytest.fixture(scope="module")
-def running(run):
-    return run()
+def running(run, sources):
+    return run(sources)
