@@ -4,7 +4,9 @@ import pathlib
 import shutil
 
 import pytest
+import tensorflow as tf
 
+from benchmarks.damaged_records import change_record
 from data_prep.repair import repair_records
 from spanbert_tf.config import load_config
 from spanbert_tf.errors import BadInputError, MismatchError
@@ -39,6 +41,32 @@ def test_damaged_shard_is_named(train, records):
     _damage(records / SHARD)
     with pytest.raises(BadInputError, match=rf"{SHARD}: record \d+ .*damaged"):
         train(12)
+
+
+def _with_long_row(record):
+    example = tf.train.Example.FromString(record)
+    values = example.features.feature["token_ids"].bytes_list.value
+    values[0] = values[0] * 99
+    return example.SerializeToString()
+
+
+def _beyond_the_vocabulary(record):
+    example = tf.train.Example.FromString(record)
+    values = example.features.feature["token_ids"].bytes_list.value
+    values[0] = values[0][:-2] + b"\xff\xff"
+    return example.SerializeToString()
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(
+    "change", [_with_long_row, _beyond_the_vocabulary, lambda record: b"\xff\xfe"]
+)
+def test_a_record_that_is_damaged_inside_right_checksums_is_named(change, train, records):
+    path = change_record(records, change)
+    with pytest.raises(BadInputError) as error:
+        train(12)
+    assert str(error.value).startswith(f"{path}: record 1 (from 0) is damaged (")
+    assert "\n" not in str(error.value)
 
 
 @pytest.mark.slow

@@ -15,6 +15,7 @@ import torch
 import transformers
 from tiny_models import INPUTS, LENGTH, VOCABULARY, tiny_model
 
+from spanbert_tf.cli import main
 from spanbert_tf.conversion.convert import convert_checkpoint
 from spanbert_tf.errors import BadInputError, MismatchError
 from spanbert_tf.models import SpanBertBackbone, SpanBertTextClassifier
@@ -288,7 +289,7 @@ def test_a_pooler_without_its_bias_is_named(tmp_path):
 @pytest.mark.parametrize(
     "name", ["hf://us/encoder", "gs://bucket/encoder", "file:///etc", "kaggle://a/b/keras/c"]
 )
-def test_nothing_is_fetched_that_an_adapter_names(name, answerer, monkeypatch):
+def test_nothing_is_fetched_that_an_adapter_names(name, answerer, monkeypatch, tmp_path, capsys):
     monkeypatch.setattr(socket.socket, "connect", lambda *_: pytest.fail("asks the network"))
     edit_config(answerer, base_model_name_or_path=f"{name}\x1b]0;title\x07")
     for load in (lambda preset: Preset(preset).task(tiny_class()), tiny_class().from_preset):
@@ -297,6 +298,10 @@ def test_nothing_is_fetched_that_an_adapter_names(name, answerer, monkeypatch):
         ) as error:
             load(answerer)
         assert "download it if you trust it, and name in adapter_config.json" in str(error.value)
+    with pytest.raises(SystemExit):
+        main(["export", "--preset", answerer, "--output", str(tmp_path / "served")])
+    said = capsys.readouterr().err
+    assert f"{name}\\x1b]0;title\\x07" in said and said.rstrip("\n").isprintable()
 
 
 def test_an_encoder_is_named_from_where_its_adapter_lies(answerer, tmp_path, monkeypatch):
