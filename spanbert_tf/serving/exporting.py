@@ -1,5 +1,6 @@
 """Writes an export: a SavedModel, or a file for another runtime, with its README and assets."""
 
+import functools
 import os
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any, NamedTuple
@@ -285,9 +286,16 @@ def _write_saved_model(served: Served, path: str) -> None:
     # The endpoints include their variables. With `archive.track(model)`, Keras 3.15 would write the
     # model twice.
     archive = keras.export.ExportArchive()
-    for name, (function, input_signature) in served.signatures.items():
-        archive.add_endpoint(name, function, input_signature=input_signature)
+    for name, (function, specs) in served.signatures.items():
+        # Keras traces an endpoint once, TensorFlow a second time; neither traces this one again.
+        graph = tf.function(function, input_signature=specs, autograph=False)
+        traced = graph.get_concrete_function()
+        archive.add_endpoint(name, functools.partial(_call, traced), input_signature=specs)
     archive.write_out(path, verbose=False)
+
+
+def _call(function: Callable, *inputs: tf.Tensor) -> Any:
+    return function(*inputs)
 
 
 def _write_warmup_requests(directory: str, requests: Sequence[Request]) -> None:

@@ -120,17 +120,21 @@ class ResolveTexts(tf.Module):
     def __init__(self, resolver: keras_hub.models.Task) -> None:
         super().__init__()
         self._model = resolver
+        # All signatures share one function, since tracing the model takes seconds.
+        self._resolve = tf.function(self.resolve, self.specs(), autograph=False)
         preprocessor = resolver.preprocessor
         tokenizer = preprocessor.tokenizer
         self._reader = TextReader(
             tokenizer.get_vocabulary(), tokenizer.text_rules, preprocessor.sequence_length
         )
 
+    @staticmethod
+    def specs() -> list[tf.TensorSpec]:
+        """Returns the specs of the inputs of `resolve`."""
+        return text_specs("text", "speakers") + sentence_specs("sentence_starts")
+
     def resolve(
-        self,
-        text: tf.Tensor,
-        speakers: tf.Tensor | None = None,
-        sentence_starts: tf.Tensor | None = None,
+        self, text: tf.Tensor, speakers: tf.Tensor, sentence_starts: tf.Tensor
     ) -> dict[str, tf.Tensor]:
         """Finds the mentions of texts and their clusters.
 
@@ -145,13 +149,10 @@ class ResolveTexts(tf.Module):
         num_texts = tf.shape(text)[0]
         # The model needs a document: without texts it gets an empty one, whose row is cut off.
         added = tf.fill([tf.cast(num_texts == 0, tf.int32)], "")
-        if sentence_starts is None:
-            sentence_starts = no_sentences(text)
         num_added = tf.size(added)
         sentence_starts = tf.pad(sentence_starts, [[0, num_added], [0, 0]], constant_values=-1)
         text = clean_texts(tf.concat([text, added], axis=0))
-        if speakers is not None:
-            speakers = tf.concat([speakers, added], axis=0)
+        speakers = tf.concat([speakers, added], axis=0)
         documents = self._reader(text, speakers, sentence_starts)
         x = documents.features
         linked = link_spans(self._model, x, self._model(x, training=False))
@@ -174,9 +175,16 @@ class ResolveTexts(tf.Module):
 
     def signatures(self) -> Signatures:
         """Returns a signature of texts, one of dialogues, and one that takes sentences, too."""
-        text, speakers = text_specs("text", "speakers")
+
+        def of_dialogues(text: tf.Tensor, speakers: tf.Tensor) -> dict[str, tf.Tensor]:
+            return self._resolve(text, speakers, no_sentences(text))
+
+        def of_texts(text: tf.Tensor) -> dict[str, tf.Tensor]:
+            return of_dialogues(text, tf.fill(tf.shape(text), ""))
+
+        specs = self.specs()
         return {
-            "serving_default": (lambda text: self.resolve(text), [text]),
-            "dialogue": (lambda text, speakers: self.resolve(text, speakers), [text, speakers]),
-            "sentences": (self.resolve, [text, speakers, *sentence_specs("sentence_starts")]),
+            "serving_default": (of_texts, specs[:1]),
+            "dialogue": (of_dialogues, specs[:2]),
+            "sentences": (self._resolve, specs),
         }
