@@ -6,16 +6,17 @@ preset's tokenizer cuts into k pieces saves n · (k - 1) pieces.
 
 import collections
 import heapq
+import itertools
 import os
 from collections.abc import Callable, Mapping, Sequence
 from typing import NamedTuple
 
 import rich.table
-from tokenizers import pre_tokenizers
+from tokenizers import normalizers, pre_tokenizers
 
 from data_prep.text.formats import describe_cells_without_text
 from data_prep.text.storage import find_files
-from data_prep.text.vocabulary import Paragraphs, bert_normalizer
+from data_prep.text.vocabulary import Paragraphs
 from spanbert_tf.console import table_console
 from spanbert_tf.conversion.converted_presets import converted_preset
 from spanbert_tf.errors import BadInputError, ConfigurationError
@@ -27,9 +28,17 @@ from spanbert_tf.presets.extension import extend_preset, tokenizer_to_extend
 from spanbert_tf.presets.preset import Preset
 from spanbert_tf.presets.writing import published_name
 from spanbert_tf.terminal import print_line
-from spanbert_tf.text.vocabulary import CONTINUATION_PREFIX, NUM_MARKERS, SPECIAL_TOKENS, TextRules
+from spanbert_tf.text.tokenization import WordPieceTokenizer, text_normalizer
+from spanbert_tf.text.vocabulary import (
+    CONTINUATION_PREFIX,
+    NUM_MARKERS,
+    SPECIAL_TOKENS,
+    UNKNOWN_TOKEN,
+    TextRules,
+)
 
 _MOST_WORDS = 2_000_000  # a gigabyte of text has a million or two; each takes about 120 bytes
+_PARAGRAPHS_AT_ONCE = 256
 _LEAST_COUNT = 2
 _SHOWN_WORDS = 20
 
@@ -115,10 +124,7 @@ def extend_vocabulary(
         assert size is not None
         chosen = choose_words(counts, tokenizer, size)
         if not chosen:
-            raise BadInputError(
-                f"{', '.join(input_pattern)}: every word that occurs twice is one piece of "
-                f"{preset} already; there is nothing to add"
-            )
+            raise BadInputError(f"{', '.join(input_pattern)}: {_why_none(counts, tokenizer)}")
     new_tokenizer = extend_preset(
         opened,
         [word.word for word in chosen],
@@ -139,10 +145,10 @@ def extend_vocabulary(
 
 
 def count_words(paragraphs: Paragraphs, text_rules: TextRules) -> dict[str, int]:
-    """Counts how often each word of a text occurs. The text is normalized and split as in BERT.
+    """Counts how often each word of a text occurs. The text is normalized and split as in records.
 
-    Words without a letter do not count. If there are too many different words for the memory, the
-    words that have occurred only once so far are dropped.
+    Words without a letter do not count. If there are too many different words for the memory, those
+    that have occurred least so far are dropped, so the counts of rare words may be too low.
 
     Args:
         paragraphs: the text.
@@ -153,21 +159,39 @@ def count_words(paragraphs: Paragraphs, text_rules: TextRules) -> dict[str, int]
     """
     split = _word_splitter(text_rules)
     counts: collections.Counter[str] = collections.Counter()
-    for paragraph in paragraphs.read("counting words"):
-        counts.update(split(paragraph))
+    texts = paragraphs.read("counting words")
+    while some := list(itertools.islice(texts, _PARAGRAPHS_AT_ONCE)):
+        for words in split(some):
+            counts.update(words)
         if len(counts) > _MOST_WORDS:
-            frequent = {word: count for word, count in counts.items() if count >= _LEAST_COUNT}
-            counts = collections.Counter(frequent)
+            counts = _without_rare_words(counts)
     return {word: count for word, count in counts.items() if any(map(str.isalpha, word))}
 
 
-def _word_splitter(text_rules: TextRules) -> Callable[[str], list[str]]:
-    """Returns a function that splits a text into words as BERT does before it cuts them."""
-    normalizer = bert_normalizer(text_rules)
+def _without_rare_words(counts: Mapping[str, int]) -> collections.Counter[str]:
+    """Drops words, the rarest first, so that at most half of `_MOST_WORDS` stay.
+
+    So many words fit again that the next call comes only after a lot of text.
+    """
+    by_frequency = sorted(counts.values(), reverse=True)
+    most_dropped = by_frequency[_MOST_WORDS // 2]
+    return collections.Counter(
+        {word: count for word, count in counts.items() if count > most_dropped}
+    )
+
+
+def _word_splitter(text_rules: TextRules) -> Callable[[Sequence[str]], list[list[str]]]:
+    """Returns a function that splits texts into the words that a tokenizer cuts into pieces."""
+    normalize = text_normalizer(text_rules)
+    # It only puts spaces around ideographs; the text is normalized already.
+    spacer = normalizers.BertNormalizer(clean_text=False, strip_accents=False, lowercase=False)
     splitter = pre_tokenizers.BertPreTokenizer()
 
-    def split(text: str) -> list[str]:
-        return [word for word, _ in splitter.pre_tokenize_str(normalizer.normalize_str(text))]
+    def split(texts: Sequence[str]) -> list[list[str]]:
+        return [
+            [word for word, _ in splitter.pre_tokenize_str(spacer.normalize_str(text))]
+            for text in normalize(texts)
+        ]
 
     return split
 
@@ -206,7 +230,7 @@ def choose_words(
 
 
 def _is_whole(word: str, pieces: Sequence[str]) -> bool:
-    """Whether the pieces make up the word. A tokenizer may normalize a rare letter differently."""
+    """Whether the pieces make up the word. A tokenizer may split at a rare character."""
     return word == "".join(piece.removeprefix(CONTINUATION_PREFIX) for piece in pieces)
 
 
@@ -215,8 +239,8 @@ def read_words(path: str, tokenizer: SpanBertTokenizer) -> list[str]:
 
     Raises:
         BadInputError: the file cannot be read or has no word; or a word is a special token, is
-            already in the vocabulary, is twice in the list, or consists of several words for the
-            tokenizer.
+            already in the vocabulary, is twice in the list, consists of several words for the
+            tokenizer, or would never become one piece.
     """
     split = _word_splitter(tokenizer.text_rules)
     entries = set(tokenizer.get_vocabulary())
@@ -226,7 +250,7 @@ def read_words(path: str, tokenizer: SpanBertTokenizer) -> list[str]:
         if not word:
             continue
         place = f"{path}: line {number}: {word!r}"
-        parts = split(word)
+        (parts,) = split([word])
         if word in SPECIAL_TOKENS:
             raise BadInputError(f"{place}: is a special token; remove the line")
         if len(parts) != 1:
@@ -242,7 +266,24 @@ def read_words(path: str, tokenizer: SpanBertTokenizer) -> list[str]:
         lines[normalized] = number
     if not lines:
         raise BadInputError(f"{path}: has no words; write one a line")
-    return list(lines)
+    words = list(lines)
+    for word in words_in_pieces(words, tokenizer):
+        raise BadInputError(
+            f"{path}: line {lines[word]}: {word!r}: would never become one piece, since it is too "
+            "long or has a character at which text is split; remove the line"
+        )
+    return words
+
+
+def words_in_pieces(words: Sequence[str], tokenizer: SpanBertTokenizer) -> list[str]:
+    """Returns those of some words that a tokenizer would not make one piece if it had them all."""
+    entries = [*tokenizer.get_vocabulary(), *words]
+    ids = WordPieceTokenizer(entries, tokenizer.text_rules).tokenize(words).to_list()
+    return [
+        word
+        for word, (first, *more) in zip(words, ids, strict=True)
+        if more or entries[first] != word
+    ]
 
 
 def _print_summary(
@@ -264,14 +305,43 @@ def _print_summary(
         print_line(f"and {len(chosen) - _SHOWN_WORDS:,} more")
     print_line(f"{output}: {len(chosen):,} words added, {after.vocabulary_size():,} entries")
     if counts:
-        rates = [f"{_pieces_per_word(counts, tokenizer):.3f}" for tokenizer in (before, after)]
-        print_line(f"pieces per word of the text: {rates[0]} before, {rates[1]} now")
+        rate_before, _ = _pieces_per_word(counts, before)
+        rate, unknown_share = _pieces_per_word(counts, after)
+        print_line(f"pieces per word of the text: {rate_before:.3f} before, {rate:.3f} now")
+        if unknown_share:
+            print_line(f"{output}: {_describe_unknown(unknown_share)}")
 
 
-def _pieces_per_word(counts: Mapping[str, int], tokenizer: SpanBertTokenizer) -> float:
+def _pieces_per_word(
+    counts: Mapping[str, int], tokenizer: SpanBertTokenizer
+) -> tuple[float, float]:
+    """Returns the mean number of pieces of a word, and the share of words that are `[UNK]`."""
     words = list(counts)
-    num_pieces = sum(
-        counts[word] * len(pieces)
-        for word, pieces in zip(words, cut_words(words, tokenizer), strict=True)
+    num_pieces = 0
+    num_unknown = 0
+    for word, pieces in zip(words, cut_words(words, tokenizer), strict=True):
+        num_pieces += counts[word] * len(pieces)
+        if pieces == [UNKNOWN_TOKEN]:
+            num_unknown += counts[word]
+    num_words = sum(counts.values())
+    return num_pieces / num_words, num_unknown / num_words
+
+
+def _describe_unknown(share: float) -> str:
+    return (
+        f"{share:.1%} of the words of the text are {UNKNOWN_TOKEN}, which counts as one piece: the "
+        "vocabulary lacks their letters"
     )
-    return num_pieces / sum(counts.values())
+
+
+def _why_none(counts: Mapping[str, int], tokenizer: SpanBertTokenizer) -> str:
+    """Says why a text has no words to add."""
+    if not counts:
+        return "has no words with a letter; there is nothing to add"
+    _, unknown_share = _pieces_per_word(counts, tokenizer)
+    if unknown_share:
+        return (
+            f"no word that occurs twice is cut into pieces; {_describe_unknown(unknown_share)}; "
+            "take an encoder for the language of the text"
+        )
+    return "every word that occurs twice is one piece already; there is nothing to add"

@@ -138,6 +138,20 @@ class WordPieceTokenizer(tf.Module):
         return _lower_case(texts) if self._lowercase else (texts, None)
 
 
+def text_normalizer(text_rules: TextRules) -> Callable[[Sequence[str]], list[str]]:
+    """Returns a function that normalizes texts as `WordPieceTokenizer` does before it cuts."""
+    strips_accents = text_rules.lowercase and text_rules.strip_accents
+    normalizer = tf_text.FastBertNormalizer(lower_case_nfd_strip_accents=strips_accents)
+
+    def normalize(texts: Sequence[str]) -> list[str]:
+        batch = tf.constant([text.encode("utf-8", "replace") for text in texts], tf.string)
+        if text_rules.lowercase and not strips_accents:
+            batch, _ = _lower_case(batch)
+        return [text.decode() for text in normalizer.normalize(batch).numpy()]
+
+    return normalize
+
+
 def clean_texts(texts: tf.Tensor) -> tf.Tensor:
     """Replaces bytes that are not UTF-8 in the texts of a request, string [N]."""
     return tf.strings.unicode_transcode(texts, "UTF-8", "UTF-8", errors="replace")

@@ -12,14 +12,22 @@ import numpy as np
 import pytest
 from tokenizers import BertWordPieceTokenizer
 
-from data_prep.text.added_words import extend_vocabulary
+import data_prep.text.added_words
+from data_prep.text.added_words import (
+    choose_words,
+    count_words,
+    extend_vocabulary,
+    read_words,
+)
+from data_prep.text.storage import find_files
+from data_prep.text.vocabulary import Paragraphs
 from spanbert_tf.cli import main
 from spanbert_tf.conversion.convert import convert_checkpoint
 from spanbert_tf.errors import BadInputError, ConfigurationError
 from spanbert_tf.models import SpanBertBackbone, SpanBertPretrainer, SpanBertTokenizer
 from spanbert_tf.presets.preset import Preset
 from spanbert_tf.presets.pretraining import save_pretraining_preset
-from spanbert_tf.text.vocabulary import SPECIAL_TOKENS, make_markers
+from spanbert_tf.text.vocabulary import SPECIAL_TOKENS, TextRules, make_markers
 
 LETTERS = "abcdefghijklmnopqrstuvwxyz"
 UNUSED = [f"[unused{number}]" for number in range(1, 10)]
@@ -198,6 +206,80 @@ def test_a_list_that_cannot_be_added_is_refused(content, message, preset, tmp_pa
             preset, str(tmp_path / "preset"), words_file=str(tmp_path / "words"), num_markers=0
         )
     assert not (tmp_path / "preset").exists()
+
+
+@pytest.mark.parametrize(
+    ("lowercase", "strip_accents", "words"),
+    [(True, True, ["strasse", "πισ"]), (True, False, ["straße", "πίς"]),
+     (False, False, ["Straße", "Πίς"])],
+)  # fmt: skip
+def test_words_are_those_of_records(lowercase, strip_accents, words, tmp_path):
+    """An added word that no text gives would take a row, and save nothing."""
+    greek = "πισςίΠ"
+    letters = [*LETTERS, "ß", *(letter.upper() for letter in LETTERS), *greek]
+    vocabulary = [*SPECIAL_TOKENS, *letters, *(f"##{letter}" for letter in letters)]
+    tokenizer = SpanBertTokenizer(vocabulary, lowercase=lowercase, strip_accents=strip_accents)
+    text = tmp_path / "text"
+    text.write_text("Straße Πίς 中国 Straße Πίς \n" * 3)
+    counts = count_words(Paragraphs(find_files([str(text)])), tokenizer.text_rules)
+    assert counts == {words[0]: 6, words[1]: 6, "中": 3, "国": 3}
+    chosen = [word.word for word in choose_words(counts, tokenizer, 9)]
+    assert sorted(chosen) == sorted(words)
+    listed = tmp_path / "words"
+    listed.write_text("Straße\nΠίς\n")
+    assert read_words(str(listed), tokenizer) == words
+    extended = SpanBertTokenizer(
+        [*vocabulary, *words], lowercase=lowercase, strip_accents=strip_accents
+    )
+    ids = extended.tokenize(["Straße Πίς"])
+    assert [extended.get_vocabulary()[index] for index in ids[0]] == words
+
+
+@pytest.mark.parametrize("num_most", [4, 10, 40])
+def test_counting_in_little_memory_finds_the_frequent_words(num_most, tmp_path, monkeypatch):
+    """Many words that occur twice and more do not make each paragraph drop some again."""
+    source = random.Random(4)
+    rare = ["".join(source.choices(LETTERS, k=8)) for _ in range(300)]
+    paragraphs = []
+    for index in range(0, 300, 3):
+        paragraphs.append(" ".join([*rare[index : index + 3] * 3, *["plasma"] * 9]))
+    (tmp_path / "text").write_text("\n\n".join(paragraphs))
+    pruned = []
+    drop = data_prep.text.added_words._without_rare_words
+    monkeypatch.setattr(data_prep.text.added_words, "_PARAGRAPHS_AT_ONCE", 1)
+    monkeypatch.setattr(data_prep.text.added_words, "_MOST_WORDS", num_most)
+    monkeypatch.setattr(
+        data_prep.text.added_words, "_without_rare_words",
+        lambda counts: pruned.append(len(counts)) or drop(counts),
+    )  # fmt: skip
+    rules = TextRules.of(lowercase=True, strip_accents=None)
+    counts = count_words(Paragraphs(find_files([str(tmp_path / "text")])), rules)
+    assert counts["plasma"] == 900
+    assert len(counts) <= num_most
+    assert max(pruned) <= num_most + 3
+    assert len(pruned) <= 300 / (num_most / 2 - 1) + 1
+
+
+def test_a_word_that_can_never_be_one_piece_is_refused(preset, tmp_path):
+    (tmp_path / "words").write_text(f"plasma\n{'plasma' * 17}\n")
+    with pytest.raises(BadInputError, match=r"line 2: 'plasmap.*': would never become one piece"):
+        extend_vocabulary(
+            preset, str(tmp_path / "preset"), words_file=str(tmp_path / "words"), num_markers=0
+        )
+
+
+@pytest.mark.parametrize("others", ["", "plasma plasma"])
+def test_the_share_of_unknown_words_is_said(others, preset, tmp_path, capsys):
+    (tmp_path / "text").write_text(f"жук щит жук щит {others}")
+    options = {"input_pattern": [str(tmp_path / "text")], "size": 1}
+    if others:
+        extend_vocabulary(preset, str(tmp_path / "out"), **options)
+        printed = capsys.readouterr().out
+        assert "2.667 before, 1.000 now" in printed  # `plasma` is six letters
+        assert "66.7% of the words of the text are [UNK]" in printed
+    else:
+        with pytest.raises(BadInputError, match=r"100.0% of the words of the text are \[UNK\]"):
+            extend_vocabulary(preset, str(tmp_path / "out"), **options)
 
 
 def test_a_preset_that_cannot_be_extended_is_refused(preset, tmp_path):
