@@ -17,6 +17,7 @@ from data_prep.blocks.records import RecordOptions
 from data_prep.text.duplicates import Unit
 from data_prep.text.scanning import RangeScan, RangeScans, Start
 from spanbert_tf.data.manifest import Shard
+from spanbert_tf.errors import BadInputError
 from spanbert_tf.files.contents import is_file_name
 from spanbert_tf.files.output import NEW
 
@@ -106,6 +107,10 @@ class ShardResult(NamedTuple):
 _RESULT_CLASSES = (RangeScans, RangeScan, Start, PartSummary, SplitKeys, ShardResult, Shard)
 
 
+class StoppedError(BadInputError):
+    """The work stopped for a cause outside of the input, so the same command can go on."""
+
+
 class Call(Protocol):
     """Calls a step for each of several items, in processes or on a runner of Beam."""
 
@@ -123,7 +128,8 @@ class Call(Protocol):
             The results in the order of the arguments.
 
         Raises:
-            BadInputError: a step raised it, a process was killed, or the runner failed.
+            BadInputError: a step raised it, or the runner left out items.
+            StoppedError: a process was killed, or the runner failed.
             OSError: a file cannot be written.
         """
 
@@ -181,12 +187,20 @@ def cannot_write(output: str, error: Exception, kept: str | None = None) -> str:
     Args:
         output: path of the output.
         error: the error that was raised.
-        kept: path of the directory with the work from which the same command can go on; `None` if
-            no work is kept.
+        kept: see `can_go_on`; `None` if no work is kept.
     """
     advice = "free some space or name another --output"
     if kept is not None:
-        advice = f"free some space and run the same command: it goes on with the work in {kept}"
+        advice = f"free some space and run the same command: {can_go_on(kept)}"
     # TensorFlow's messages have the form "path; reason".
     reason = getattr(error, "strerror", None) or str(error).splitlines()[0].split("; ")[-1]
     return f"{output}: cannot be written ({reason}); {advice}"
+
+
+def can_go_on(kept: str) -> str:
+    """Says that a command goes on.
+
+    Args:
+        kept: path of the directory with the work that is done.
+    """
+    return f"it goes on with the work in {kept}"

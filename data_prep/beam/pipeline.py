@@ -18,7 +18,15 @@ import apache_beam as beam
 from apache_beam.options.pipeline_options import PipelineOptions, StandardOptions
 from apache_beam.runners.runner import PipelineResult, create_runner
 
-from data_prep.beam.job import SPILL, Call, Job, cannot_write, read_result, run_step
+from data_prep.beam.job import (
+    SPILL,
+    Call,
+    Job,
+    StoppedError,
+    cannot_write,
+    read_result,
+    run_step,
+)
 from data_prep.beam.steps import release_memory
 from spanbert_tf.errors import BadInputError, ConfigurationError, SpanBertError
 
@@ -28,7 +36,8 @@ _RUNNERS = {"direct": _LOCAL_RUNNER, "dask": _DASK_RUNNER}
 # A Dask task costs a tenth of a second; a worker reads half a megabyte in that time.
 _MAX_PARTITIONS = 10_000
 _BYTES_PER_PARTITION = 4 * 2**20
-_FAILURE = "failure"  # file beside the spill files, with the message of an error
+# Files beside the spill files, with the message of an error of this class.
+_FAILURES = {"failure": BadInputError, "stopped": StoppedError}
 
 _Result = TypeVar("_Result")
 
@@ -116,23 +125,24 @@ def on_runner(job: Job, options: PipelineOptions, input_bytes: int) -> Iterator[
         input_bytes: size of all input files in bytes.
 
     Raises:
-        BadInputError: a file cannot be used or written, the runner cannot be reached, it failed, or
-            it skipped work.
+        BadInputError: a file cannot be used, or the runner skipped work.
+        StoppedError: a file cannot be written, or the runner cannot be reached or failed.
     """
     runner = options.view_as(StandardOptions).runner
 
     def call(step: Callable[..., _Result], items: str, arguments: Sequence[tuple]) -> list[_Result]:
         if runner == _DASK_RUNNER:
             _set_partitions(options, len(arguments), input_bytes)
-        with contextlib.suppress(FileNotFoundError):  # a killed command may have left one
-            os.remove(_failure_path(job))
+        for failure in _FAILURES:
+            with contextlib.suppress(FileNotFoundError):  # an earlier command may have left one
+                os.remove(_failure_path(job, failure))
         try:
             with _quiet_loggers(), _plain_labels():
                 _run(_make_pipeline(job, step, items, arguments, options))
         except Exception as error:
             reason = f"{type(error).__name__}: {' '.join(str(error).split())}"
             name = runner.rpartition(".")[-1]
-            raise BadInputError(f"--runner {name}: {reason}; nothing was written") from error
+            raise StoppedError(f"--runner {name}: {reason}") from error
         return _read_results(job, items, arguments)
 
     try:
@@ -168,17 +178,17 @@ def _step_on_beam(job: Job, step: Callable[..., _Result], items: str, arguments:
     try:
         run_step(job, _show_nothing, step, items, arguments)
     except SpanBertError as error:
-        _write_failure(job, str(error))
+        _write_failure(job, "failure", str(error))
     except OSError as error:
-        _write_failure(job, cannot_write(job.output, error))
+        _write_failure(job, "stopped", cannot_write(job.output, error))
 
 
-def _failure_path(job: Job) -> str:
-    return os.path.join(job.directory, SPILL, _FAILURE)
+def _failure_path(job: Job, failure: str) -> str:
+    return os.path.join(job.directory, SPILL, failure)
 
 
-def _write_failure(job: Job, message: str) -> None:
-    with job.whole_file(_failure_path(job)) as unfinished, open(unfinished, "w") as file:
+def _write_failure(job: Job, failure: str, message: str) -> None:
+    with job.whole_file(_failure_path(job, failure)) as unfinished, open(unfinished, "w") as file:
         file.write(message)
 
 
@@ -201,9 +211,10 @@ def _read_results(job: Job, items: str, arguments: Sequence[tuple]) -> list:
     Raises:
         BadInputError: the step failed, or the runner did not call it for all items.
     """
-    if os.path.exists(_failure_path(job)):
-        with open(_failure_path(job)) as file:
-            raise BadInputError(file.read())
+    for failure, error in _FAILURES.items():
+        if os.path.exists(_failure_path(job, failure)):
+            with open(_failure_path(job, failure)) as file:
+                raise error(file.read())
     found = [read_result(job, items, number) for number, *_ in arguments]
     if missing := found.count(None):
         raise BadInputError(

@@ -16,9 +16,8 @@ from typing import TypeVar
 import loky
 from loky.backend import get_context
 
-from data_prep.beam.job import Call, Job, Show, run_step
+from data_prep.beam.job import Call, Job, Show, StoppedError, run_step
 from data_prep.beam.steps import release_memory
-from spanbert_tf.errors import BadInputError
 from spanbert_tf.lazy import import_tensorflow
 from spanbert_tf.temporary import protected_children
 
@@ -39,7 +38,7 @@ def on_this_machine(
         show: called with the progress since its last call.
 
     Raises:
-        BadInputError: a process was killed.
+        StoppedError: a process was killed.
     """
     if num_processes == 1:
         return _this_process(job, show)
@@ -83,7 +82,7 @@ def _several_processes(job: Job, num_processes: int, show: Show) -> Iterator[Cal
         try:
             yield call
         except loky.BrokenProcessPool as error:
-            raise BadInputError(
+            raise StoppedError(
                 f"--num-processes {num_processes}: a process was killed, perhaps for want of "
                 "memory; take fewer processes, or more --num-shards"
             ) from error

@@ -37,6 +37,8 @@ from data_prep.beam.job import (
     Job,
     PartSummary,
     ShardResult,
+    StoppedError,
+    can_go_on,
     cannot_write,
     prepare_to_go_on,
 )
@@ -66,7 +68,7 @@ from spanbert_tf.data.manifest import (
     vocabulary_hash,
 )
 from spanbert_tf.data.tfrecords import lengths_path
-from spanbert_tf.errors import BadInputError
+from spanbert_tf.errors import BadInputError, reason
 from spanbert_tf.files.lock import locks_output
 from spanbert_tf.files.output import NEW, Output
 from spanbert_tf.files.paths import is_remote
@@ -220,6 +222,14 @@ def write_pretraining_records(
         raise BadInputError(
             cannot_write(target.path, error, kept=target.aside if keeps_work else None)
         ) from error
+    except StoppedError as error:
+        keeps_work = _has_whole_parts(job)
+        if not keeps_work:
+            raise
+        raise StoppedError(
+            f"{error}; if the command has the same options (but for the number of processes and "
+            f"the runner), {can_go_on(target.aside)}"
+        ) from error
     finally:
         if not keeps_work:
             target.discard()
@@ -256,7 +266,13 @@ def _states(files: Sequence[InputFile]) -> list[tuple[int, int]]:
         if is_remote(file.path):
             states.append((file.size, 0))
         else:
-            found = os.stat(file.path)
+            try:
+                found = os.stat(file.path)
+            except OSError as error:
+                raise BadInputError(
+                    f"{file.path}: cannot be found any more ({reason(error)}); run the command "
+                    "again when nothing changes the input"
+                ) from error
             states.append((found.st_size, found.st_mtime_ns))
     return states
 

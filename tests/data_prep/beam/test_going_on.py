@@ -12,8 +12,10 @@ import subprocess
 import sys
 import time
 
+import psutil
 import pytest
 
+import data_prep.beam.pipeline
 import data_prep.beam.steps
 from data_prep.beam.writing import write_pretraining_records
 from spanbert_tf.errors import BadInputError
@@ -178,6 +180,23 @@ def test_other_work_begins_anew(change, corpus, letters_vocabulary, tmp_path, mo
     assert directory_bytes(tmp_path / "records") == directory_bytes(tmp_path / "again")
 
 
+@pytest.mark.parametrize("runner", [(), ("--runner=FnApiRunner",)])
+def test_an_input_that_is_removed_while_it_is_read_is_named(
+    runner, corpus, letters_vocabulary, tmp_path, monkeypatch
+):
+    texts = shutil.copytree(corpus[0], tmp_path / "texts")
+    write_shard = data_prep.beam.writing.write_shard
+
+    def remove_and_write(*arguments):
+        (texts / "wiki_02").unlink(missing_ok=True)
+        return write_shard(*arguments)
+
+    monkeypatch.setattr(data_prep.beam.writing, "write_shard", remove_and_write)
+    with pytest.raises(BadInputError, match=f"^{texts}/wiki_02: cannot be found any more"):
+        write(texts, letters_vocabulary, tmp_path / "records", beam_arguments=runner)
+    assert [path.name for path in tmp_path.iterdir()] == ["texts"]
+
+
 @pytest.mark.parametrize("num_bytes", [0, 100, 10**6])
 def test_an_input_that_is_changed_while_it_is_read_is_named(
     num_bytes, corpus, letters_vocabulary, tmp_path, monkeypatch
@@ -279,6 +298,45 @@ def test_a_full_disk_keeps_what_is_whole(
     assert [path.name for path in tmp_path.iterdir()] == ["records"]
 
 
+class FullDisk:
+    """A step that finds the disk full when some parts are done; picklable, as runners need it."""
+
+    def __init__(self, directory, num_done):
+        self.directory = directory
+        self.num_done = num_done
+
+    def __call__(self, job, show, *arguments):
+        if len(list(pathlib.Path(self.directory).glob("spill/parts-*"))) >= self.num_done:
+            raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
+        return data_prep.beam.steps.spill_part(job, show, *arguments)
+
+
+@pytest.mark.parametrize("can_tell", [True, False])
+@pytest.mark.parametrize("num_done", [0, 2])
+def test_a_full_disk_under_a_runner_keeps_what_is_whole(
+    num_done, can_tell, expected, corpus, letters_vocabulary, tmp_path, monkeypatch, steps_called
+):
+    """Also where even the message about it cannot be written."""
+    output = tmp_path / "records"
+    kept = f"{output}.incomplete"
+
+    def cannot_write(*arguments):
+        raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
+
+    with monkeypatch.context() as patch:
+        patch.setattr(data_prep.beam.writing, "spill_part", FullDisk(kept, num_done))
+        if not can_tell:
+            patch.setattr(data_prep.beam.pipeline, "_write_failure", cannot_write)
+        with pytest.raises(BadInputError, match="No space left on device") as raised:
+            write(corpus[0], letters_vocabulary, output, beam_arguments=["--runner=FnApiRunner"])
+    assert str(raised.value).endswith(f"it goes on with the work in {kept}") == (num_done > 0)
+    assert os.path.exists(kept) == (num_done > 0)
+    steps_called.clear()
+    write(corpus[0], letters_vocabulary, output)
+    assert steps_called.count("files") == NUM_FILES - num_done
+    assert directory_bytes(output) == expected
+
+
 def command(texts, vocabulary, output, *others):
     return [sys.executable, "-m", "spanbert_tf.cli", "prepare", "pretraining",
             "--input", f"{texts}/*", "--vocabulary", vocabulary, "--output", str(output),
@@ -305,6 +363,64 @@ def test_kills_at_any_moment(num_processes, expected, corpus, letters_vocabulary
     assert directory_bytes(output) == expected
     left = {path.name for path in tmp_path.iterdir()} - {".records.lock"}
     assert left == {"records"}
+
+
+def wait_for_parts(process, output):
+    while not list(output.parent.glob(f"{output.name}.incomplete/spill/parts-*")):
+        assert process.poll() is None
+        time.sleep(0.001)
+
+
+@pytest.fixture
+def many_texts(corpus, tmp_path):
+    texts = tmp_path / "texts"
+    texts.mkdir()
+    for number in range(60):
+        for path in corpus[0].iterdir():
+            shutil.copy(path, texts / f"{number}-{path.name}")
+    return texts
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("num_processes", [1, 2])
+def test_sigterm_leaves_what_is_whole(num_processes, many_texts, letters_vocabulary, tmp_path):
+    """Batch systems send it. After Ctrl-C nothing is left."""
+    output = tmp_path / "records"
+    words = command(many_texts, letters_vocabulary, output, f"--num-processes={num_processes}")
+    process = subprocess.Popen(words, stderr=subprocess.DEVNULL, stdout=subprocess.DEVNULL)
+    wait_for_parts(process, output)
+    process.send_signal(signal.SIGTERM)
+    assert process.wait() != 0
+    num_done = len(list(tmp_path.glob("records.incomplete/spill/parts-*")))
+    assert num_done > 0
+    done = subprocess.run(words, check=True, capture_output=True, text=True)
+    assert f"goes on where it stopped; {num_done} files or parts of files" in done.stdout
+
+
+@pytest.mark.slow
+def test_a_killed_process_leaves_what_is_whole(many_texts, letters_vocabulary, tmp_path):
+    """As the kernel kills one that takes too much memory."""
+    output = tmp_path / "records"
+    words = command(many_texts, letters_vocabulary, output)
+    process = subprocess.Popen(
+        [*words, "--num-processes=2"], stderr=subprocess.PIPE, stdout=subprocess.DEVNULL, text=True
+    )
+    wait_for_parts(process, output)
+    children = psutil.Process(process.pid).children(recursive=True)
+    [victim, *_] = [child for child in children if "LokyProcess" in str(child.cmdline())]
+    victim.kill()
+    _, errors = process.communicate()
+    assert process.returncode == 2
+    line = errors.splitlines()[-1]
+    assert "--num-processes 2: a process was killed, perhaps for want of memory; take fewer" in line
+    assert line.endswith(f"it goes on with the work in {output}.incomplete")
+    num_done = len(list(tmp_path.glob("records.incomplete/spill/parts-*")))
+    assert num_done > 0
+    assert not list(tmp_path.glob("records.incomplete/spill/unfinished-*"))
+    done = subprocess.run(words, check=True, capture_output=True, text=True)
+    assert f"goes on where it stopped; {num_done} files or parts of files" in done.stdout
+    subprocess.run(command(many_texts, letters_vocabulary, tmp_path / "again"), check=True)
+    assert directory_bytes(output) == directory_bytes(tmp_path / "again")
 
 
 @pytest.mark.slow
