@@ -21,10 +21,13 @@ from data_prep.text.cutting import FilePart, read_part
 from data_prep.text.duplicates import Unit, hash_units
 
 RUN = 2**16  # hashes that are sorted at once; as tuples they take 30 MB
-RANGE = 2**20  # hashes that are compared at once, about; with all copies they take 110 MB
+# Hashes of a range, about, if all texts differ. They take 110 MB, and three times as many are the
+# most that is compared at once.
+RANGE = 2**20
 READ = 2**12  # duplicates of each range that a part has in memory at once
 # The hash as two numbers, and the index of the text in its part of the input.
 _HASHED = np.dtype([("high", "<u8"), ("low", "<u8"), ("index", "<u8")])
+_TEXT = np.dtype([*_HASHED.descr, ("part", "<u8")])
 _DUPLICATE = np.dtype([("part", "<u8"), ("index", "<u8")])
 _HASH = np.dtype([("high", ">u8"), ("low", ">u8")])
 
@@ -90,27 +93,61 @@ def find_duplicates(job: Job, show: Show, number: int, num_ranges: int, num_part
     Raises:
         OSError: a file cannot be read or written.
     """
-    runs = []
-    parts = []
+    firsts = np.empty(0, _TEXT)
+    num_duplicates = 0
+    with job.whole_file(_duplicates_path(job, number)) as path, open(path, "wb") as output:
+        for texts in _read_texts(job, number, num_ranges, num_parts):
+            firsts, duplicates = _compare(firsts, texts)
+            output.write(duplicates.tobytes())
+            num_duplicates += len(duplicates)
+    return num_duplicates
+
+
+def _read_texts(
+    job: Job, number: int, num_ranges: int, num_parts: int
+) -> Iterator[list[np.ndarray]]:
+    """Yields the texts whose hash is in a range in arrays, some at a time, in the order of files.
+
+    Of a paragraph that is everywhere, one range has all copies, so they are not read at once.
+    """
+    read = []
+    num_read = 0
     for part_number in range(num_parts):
         for run in _read_range(_hashes_path(job, part_number), number, num_ranges):
-            runs.append(run)
-            parts.append(np.full(len(run), part_number, "<u8"))
-    hashed = np.concatenate([np.empty(0, _HASHED), *runs])
-    part = np.concatenate([np.empty(0, "<u8"), *parts])
-    order = np.lexsort([hashed["index"], part, hashed["low"], hashed["high"]])
-    hashed = hashed[order]
-    is_duplicate = np.zeros(len(hashed), bool)
-    is_duplicate[1:] = (hashed["high"][1:] == hashed["high"][:-1]) & (
-        hashed["low"][1:] == hashed["low"][:-1]
+            texts = np.empty(len(run), _TEXT)
+            texts["part"] = part_number
+            for name in _HASHED.fields or ():
+                texts[name] = run[name]
+            read.append(texts)
+            num_read += len(texts)
+            if num_read >= 2 * RANGE:
+                yield read
+                read = []
+                num_read = 0
+    yield read
+
+
+def _compare(firsts: np.ndarray, texts: list[np.ndarray]) -> tuple[np.ndarray, np.ndarray]:
+    """Finds duplicates among some texts.
+
+    Args:
+        firsts: the first text of each hash among all texts before them.
+        texts: the texts.
+
+    Returns:
+        The first text of each hash up to here, and the duplicates in the order of files.
+    """
+    found = np.concatenate([firsts, *texts])
+    found = found[np.lexsort([found["index"], found["part"], found["low"], found["high"]])]
+    is_duplicate = np.zeros(len(found), bool)
+    is_duplicate[1:] = (found["high"][1:] == found["high"][:-1]) & (
+        found["low"][1:] == found["low"][:-1]
     )
     duplicates = np.empty(int(is_duplicate.sum()), _DUPLICATE)
-    duplicates["part"] = part[order][is_duplicate]
-    duplicates["index"] = hashed["index"][is_duplicate]
-    duplicates = duplicates[np.lexsort([duplicates["index"], duplicates["part"]])]
-    with job.whole_file(_duplicates_path(job, number)) as path, open(path, "wb") as output:
-        output.write(duplicates.tobytes())
-    return len(duplicates)
+    for name in _DUPLICATE.fields or ():
+        duplicates[name] = found[name][is_duplicate]
+    order = np.lexsort([duplicates["index"], duplicates["part"]])
+    return found[~is_duplicate], duplicates[order]
 
 
 def _read_range(path: str, number: int, num_ranges: int) -> Iterator[np.ndarray]:

@@ -3,6 +3,7 @@
 import collections
 import pathlib
 import random
+import tracemalloc
 
 import pytest
 import written_records
@@ -145,6 +146,32 @@ def test_two_processes_and_small_ranges_write_the_same_bytes(
         )
         written.append({path.name: path.read_bytes() for path in output.iterdir()})
     assert written[0] == written[1] == written[2]
+
+
+def test_many_copies_of_a_paragraph_are_not_in_memory_at_once(tmp_path, monkeypatch):
+    """They all have the same hash."""
+    num_copies = 50_000
+    monkeypatch.setattr(data_prep.beam.duplicates, "RUN", 1000)
+    monkeypatch.setattr(data_prep.beam.duplicates, "RANGE", 1000)
+    (tmp_path / "work" / "spill").mkdir(parents=True)
+    (tmp_path / "text").write_text("Read more\n\n" * num_copies)
+    job = Job(
+        "", str(tmp_path / "work"), RecordOptions((), TextRules.of(False), 64, "single"), 1, 0
+    )
+    [file] = find_files(str(tmp_path / "text"))
+    num_ranges = count_ranges(write_hashes(job, lambda more: None, 0, FilePart(file), "paragraphs"))
+    tracemalloc.start()
+    try:
+        found = [
+            find_duplicates(job, lambda more: None, number, num_ranges, 1)
+            for number in range(num_ranges)
+        ]
+        _, most_bytes = tracemalloc.get_traced_memory()
+    finally:
+        tracemalloc.stop()
+    assert sum(found) == num_copies - 1
+    assert most_bytes < 24 * num_copies  # the size of all hashes
+    assert list(read_duplicates(job, 0, num_ranges)[1]) == list(range(1, num_copies))
 
 
 WORDS = st.lists(st.lists(st.sampled_from(["a", "b c", "d", "e f g"]), max_size=6), max_size=6)
