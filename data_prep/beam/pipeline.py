@@ -140,7 +140,7 @@ def on_runner(job: Job, options: PipelineOptions, input_bytes: int) -> Iterator[
             with _quiet_loggers(), _plain_labels():
                 _run(_make_pipeline(job, step, items, arguments, options))
         except Exception as error:
-            reason = f"{type(error).__name__}: {' '.join(str(error).split())}"
+            reason = f"{type(error).__name__}: {' '.join(str(error).split()).rstrip('.')}"
             name = runner.rpartition(".")[-1]
             raise StoppedError(f"--runner {name}: {reason}") from error
         return _read_results(job, items, arguments)

@@ -70,15 +70,15 @@ def assert_written(process, output, preparation):
     assert contents(output) == contents(preparation.expected)
 
 
-def assert_failed(process, output, status, seconds=ENDS_WITHIN):
-    """In time; gives its one line. Nothing is left."""
+def assert_failed(process, output, status, seconds=ENDS_WITHIN, *, left=()):
+    """In time; gives its one line. Nothing else is left."""
     start = time.monotonic()
     [(found, printed, errors)] = outcomes([process], seconds)
     print(f"{time.monotonic() - start:.0f} s: {errors.splitlines()[-1]}")
     *progress, line = filter(None, errors.splitlines())  # one follows ^C
     assert (found, printed) == (status, "")
     assert all(other.startswith("preparing: ") for other in progress), errors
-    assert not list(output.parent.glob(f"{output.name}*"))
+    assert [path.name for path in output.parent.glob(f"{output.name}*")] == list(left)
     return line
 
 
@@ -94,9 +94,10 @@ def test_the_scheduler_is_lost(preparation, hosts, tmp_path):
     output = tmp_path / "records"
     process, _ = begin(preparation, output, hosts)
     signal_all(hosts[0].processes[0], signal.SIGKILL)
-    line = assert_failed(process, output, 2)
+    line = assert_failed(process, output, 2, left=["records.incomplete"])
     assert line.startswith("spanbert-tf: --runner DaskRunner: ")
     assert "scheduler" in line
+    assert line.endswith(f"it goes on with the work in {output}.incomplete")
 
 
 def test_an_interruption_ends_it_on_every_host(preparation, hosts, tmp_path):
