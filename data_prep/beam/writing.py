@@ -75,6 +75,7 @@ from spanbert_tf.files.paths import is_remote
 from spanbert_tf.files.text_files import without_surrogates
 from spanbert_tf.terminal import print_line
 from spanbert_tf.text.chosen_vocabulary import chosen_vocabulary, segmentation_of_preset
+from spanbert_tf.text.sentences import PUNKT_LANGUAGES
 from spanbert_tf.text.vocabulary import UNKNOWN_TOKEN
 from spanbert_tf.text.word_segmentation import check_segmentation, describe_segmentation
 
@@ -84,6 +85,7 @@ if TYPE_CHECKING:
 _TEXT_BYTES_PER_SHARD = 32 * 2**20
 _MUCH_UNKNOWN = 0.05  # share of the pieces
 _MOST_SHOWN = 100  # files whose duplicates are printed
+_PACKAGE_OF_SENTENCES = "icu4py"  # of languages for which Punkt has no parameters
 _PACKAGES_OF_WORDS = {"icu": ("icu4py",), "jieba": ("rjieba",)}
 _COMPRESSION_RATIO = 3  # approximately, of English text
 _COMPRESSED_ENDINGS = (".gz", ".bz2", ".xz", ".zst", ".parquet")
@@ -291,6 +293,8 @@ def _made_from(job: Job, files: Sequence[InputFile]) -> MadeFrom:
     options = job.options
     packages = ["spanbert_tf", "tensorflow-text"]
     packages += _PACKAGES_OF_WORDS.get(options.word_segmentation, ())
+    if options.text_rules.language not in PUNKT_LANGUAGES:
+        packages += [_PACKAGE_OF_SENTENCES]
     uses_spacy = bool(options.annotations) or options.word_segmentation == "spacy"
     if uses_spacy:
         packages += ["spacy", options.spacy_model]
@@ -318,15 +322,26 @@ def _made_from(job: Job, files: Sequence[InputFile]) -> MadeFrom:
 def _digest(job: Job, made_from: MadeFrom, states: Sequence[tuple[int, int]]) -> str:
     """Returns a digest of the options, the versions, the code and the input.
 
-    Of the input it covers the names, sizes and times of change of the files, not their content.
+    Of the input, and of a spaCy model in a directory, it covers the names, sizes and times of
+    change of the files, not their content.
     """
-    content = repr((job.options, made_from, states))
+    content = repr((job.options, made_from, states, _states_inside(job.options.spacy_model)))
     digest = hashlib.sha256(content.encode("utf-8", "surrogateescape"))
     for package in ("data_prep", "spanbert_tf"):
         for directory in sys.modules[package].__path__:
-            for module in sorted(pathlib.Path(directory).rglob("*.py")):
-                digest.update(module.read_bytes())
+            for pattern in ("*.py", "*.json"):  # parameters of Punkt are JSON
+                for path in sorted(pathlib.Path(directory).rglob(pattern)):
+                    digest.update(path.read_bytes())
     return digest.hexdigest()
+
+
+def _states_inside(directory: str) -> list[tuple[str, int, int]]:
+    """Returns the path, the size and the time of change of each file; none of a package's name."""
+    states = []
+    for path in sorted(pathlib.Path(directory).rglob("*")):
+        found = path.stat()
+        states.append((str(path), found.st_size, found.st_mtime_ns))
+    return states
 
 
 def _begin_or_go_on(target: Output, job: Job, digest: str) -> None:
@@ -425,7 +440,7 @@ def _cut_files(
                 to_scan.append((len(to_scan), file, text_format, start, stop))
     scans = iter(call(scan_file, "ranges", to_scan) if to_scan else [])
     parts: list[FilePart] = []
-    whole: dict[InputFile, str] = {}
+    whole: dict[str, list[InputFile]] = collections.defaultdict(list)  # by the reason
     for file in files:
         if file not in formats:
             parts.append(FilePart(file))
@@ -437,14 +452,13 @@ def _cut_files(
             scans_of_file = list(itertools.islice(scans, len(cutting.ranges_of(file))))
             cut = cutting.cut_file(file, formats[file], scans_of_file)
         if len(cut) == 1:
-            whole[file] = reasons[file] or cutting.why_not_cut(formats[file])
+            whole[reasons[file] or cutting.why_not_cut(formats[file])].append(file)
         parts += cut
-    if whole and is_shared:
-        largest = max(whole, key=lambda file: file.size)
-        print_line(
-            f"{largest.path}: one process reads all of it ({len(whole):,} such files): "
-            f"{whole[largest]}"
-        )
+    if is_shared:
+        for reason_of_some, some in whole.items():
+            largest = max(some, key=lambda file: file.size)
+            others = f" ({len(some):,} such files)" if len(some) > 1 else ""
+            print_line(f"{largest.path}: one process reads all of it{others}: {reason_of_some}")
     return parts
 
 

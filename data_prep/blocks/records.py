@@ -40,6 +40,7 @@ if TYPE_CHECKING:
 
 CELLS_WITHOUT_TEXT = "cells_without_text"  # key of the number of these cells, if there are any
 CHUNK_CHARACTERS = 2**20  # characters that one call tokenizes
+CHUNK_DOCUMENTS = 2**16  # documents, most of them without text, that are counted at once
 
 
 @dataclasses.dataclass(frozen=True)
@@ -230,7 +231,7 @@ class FileRecords:
             num_characters += sum(map(len, part.paragraphs))
             if part.ends_document:
                 self._ended.append((document, part.has_title))
-            if num_characters >= chunk_characters:
+            if num_characters >= chunk_characters or len(self._ended) >= CHUNK_DOCUMENTS:
                 yield from self._records(paragraphs, documents, is_open=not part.ends_document)
                 paragraphs = []
                 documents = []

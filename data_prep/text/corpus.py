@@ -150,6 +150,7 @@ class DocumentReader:
             )
         if not self._text_columns:
             self._table.advice = COLUMN_ADVICE
+        self._table.may_lack_cells = True  # datatrove writes no empty text
         rows = self._table.rows(self._parser.columns, self._parser.optional)
         is_part = self._start > 0 or self._stop is not None or self._row_range is not None
         return self._parser.parts(rows, needs_text=not is_part)

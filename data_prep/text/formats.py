@@ -9,6 +9,7 @@ import html
 import numbers
 import re
 from collections.abc import Iterable, Iterator, Sequence
+from html.entities import html5
 from typing import NamedTuple
 
 from spanbert_tf.errors import BadInputError
@@ -19,6 +20,7 @@ _BLANK_LINES = re.compile(r"\n\s*\n")
 WIKIPEDIA_TAG = re.compile(
     r"<(?<![^\n]<)(?:doc (?P<attributes>[^\n]*)>|/doc>)[^\S\n]*$", re.MULTILINE
 )
+_ENTITY = re.compile(r"&(#(?:[0-9]{1,7}|[xX][0-9a-fA-F]{1,6});|[A-Za-z][A-Za-z0-9]*;)")
 _TITLE = re.compile(r'title="(.*)"')
 # Pages and tables are recognized by the beginning of a file. A text is refused only if it cannot be
 # prose: no language has the same number of commas in every line, under a line of names.
@@ -161,7 +163,7 @@ def wikipedia_parts(blocks: Iterator[str], path: str, lines_before: int = 0) -> 
         position = 0
         for tag in [*WIKIPEDIA_TAG.finditer(block), None]:
             end = tag.start() if tag else len(block)
-            paragraphs = _nonblank_lines(html.unescape(block[position:end]))
+            paragraphs = _nonblank_lines(unescape(block[position:end]))
             if paragraphs and not is_inside:
                 text_start = end - len(block[position:end].lstrip())
                 line = lines_before + block.count("\n", 0, text_start) + 1
@@ -179,7 +181,7 @@ def wikipedia_parts(blocks: Iterator[str], path: str, lines_before: int = 0) -> 
                 is_inside = tag["attributes"] is not None
                 has_title = False
                 found = _TITLE.search(tag["attributes"] or "")
-                title = html.unescape(found[1]).strip() if found else None
+                title = unescape(found[1]).strip() if found else None
         lines_before += block.count("\n")
     if is_inside:
         raise BadInputError(
@@ -224,18 +226,18 @@ class RowParser:
         has_texts = False
         for row in rows:
             texts = list(self._texts(row))
-            has_texts |= bool(texts)
+            has_texts |= any(text.strip() for text in texts)
             paragraphs = []
             for text in texts:
-                paragraphs += _nonblank_lines(html.unescape(text))
+                paragraphs += _nonblank_lines(unescape(text))
             title = row.values.get(_TITLE_COLUMN) if self.optional else None
-            if paragraphs and title and paragraphs[0].strip() == html.unescape(str(title)).strip():
+            if paragraphs and title and paragraphs[0].strip() == unescape(str(title)).strip():
                 paragraphs = paragraphs[1:]
             yield TextPart(paragraphs, ends_document=True, has_title=bool(title))
         if row is not None and needs_text and not has_texts:
             raise BadInputError(
-                f"{row.path}: no cell of {shown_names(self.columns)} has a text, all have nulls or "
-                f"numbers; {COLUMN_ADVICE}"
+                f"{row.path}: no cell of {shown_names(self.columns)} has a text, all are empty or "
+                f"have nulls or numbers; {COLUMN_ADVICE}"
             )
 
     def _texts(self, row: Row) -> Iterator[str]:
@@ -257,6 +259,21 @@ class RowParser:
                     "mend or remove the row"
                 ) from error
             yield value
+
+
+def unescape(text: str) -> str:
+    """Replaces HTML entities that end with a semicolon by their characters.
+
+    `html.unescape` replaces `&copy` without one, too, as browsers do. In text it is mostly a part
+    of an address: `?a=1&copy=2`.
+    """
+    return _ENTITY.sub(_character_of, text) if "&" in text else text
+
+
+def _character_of(entity: re.Match[str]) -> str:
+    if entity[1].startswith("#"):
+        return html.unescape(entity[0])
+    return html5.get(entity[1], entity[0])
 
 
 def _nonblank_lines(text: str) -> list[str]:

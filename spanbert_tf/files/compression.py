@@ -8,6 +8,7 @@ import lzma
 import os
 import re
 import zlib
+from collections.abc import Callable
 from typing import Any, BinaryIO
 
 from spanbert_tf.errors import BadInputError, reason
@@ -22,7 +23,7 @@ _BEGINNINGS = {
     "gzip": rb"\x1f\x8b",
     "bzip2": rb"BZh\d(?:1AY&SY|\x17rE8P\x90)",
     "xz": rb"\xfd7zXZ\0",
-    "zstd": rb"\x28\xb5\x2f\xfd",
+    "zstd": rb"\x28\xb5\x2f\xfd|[\x50-\x5f]\x2a\x4d\x18",
 }
 _LONGEST_BEGINNING = 10  # bytes
 _UNPACK_COMMANDS = {"gzip": "gunzip -k", "bzip2": "bunzip2 -k", "xz": "xz -dk", "zstd": "zstd -d"}
@@ -67,7 +68,7 @@ class UnpackedFile(io.BufferedReader):
             limit = _FREE_BYTES + _MAX_RATIO * os.fstat(file.fileno()).st_size
         source = packed
         if self.compression:
-            source = _Unpacked(path, packed, self.compression, limit)
+            source = _Unpacked(path, packed, self.compression, limit, lambda: self.position)
         self._content = _FullReads(source)
         super().__init__(self._content, READ_SIZE)
 
@@ -131,8 +132,16 @@ class _StoredBytes:
 class _Unpacked:
     """The unpacked bytes of a compressed file."""
 
-    def __init__(self, path: str, packed: BinaryIO, compression: str, limit: int | None) -> None:
+    def __init__(
+        self,
+        path: str,
+        packed: BinaryIO,
+        compression: str,
+        limit: int | None,
+        position: Callable[[], int],
+    ) -> None:
         self._path = path
+        self._position = position
         self._compression = compression
         self._limit = limit
         self._num_read = 0
@@ -143,8 +152,8 @@ class _Unpacked:
             data = self._source.read(size)
         except _DAMAGED as error:
             raise BadInputError(
-                f"{self._path}: broken {self._compression} ({reason(error)}); copy or compress "
-                "the file again"
+                f"{self._path}: broken {self._compression} in the first {self._position():,} bytes "
+                f"({reason(error)}); copy or compress the file again"
             ) from error
         self._num_read += len(data)
         if self._limit is not None and self._num_read > self._limit:

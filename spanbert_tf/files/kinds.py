@@ -28,11 +28,14 @@ class _FileKind(NamedTuple):
         beginning: a regular expression for the first bytes of such a file.
         name: the format, as the predicate of a sentence.
         advice: what to do; `FILE` stands for the file's name.
+        advice_if_packed: what to do if the file is compressed as a whole, where that is something
+            else.
     """
 
     beginning: bytes
     name: str
     advice: str
+    advice_if_packed: str = ""
 
 
 # A TFRecord begins with the length of its first record, a little-endian integer of 8 bytes.
@@ -42,6 +45,7 @@ _MASKED = _FileKind(
     "a TFRecord of BERT's or the Model Garden's masked examples",
     "masks are drawn while training here: name the text they were of",
 )
+_UNPACK = "unpack FILE and name the unpacked file"
 # The first that fits counts.
 _FILE_KINDS = (
     _FileKind(
@@ -49,12 +53,14 @@ _FILE_KINDS = (
         "Parquet",
         "write its rows as JSON lines, for example with "
         "`pandas.read_parquet('FILE').to_json('rows.jsonl', orient='records', lines=True)`",
+        _UNPACK,
     ),
     _FileKind(
         rb"ARROW1\0\0|\xff{4}",
         "Arrow (Feather, or a data set of `datasets`)",
         "write its rows as JSON lines, for example with "
         "`datasets.Dataset.from_file('FILE').to_json('rows.jsonl')`, or `pandas.read_feather`",
+        _UNPACK,
     ),
     _FileKind(
         rb"PK\x03\x04|.{257}ustar",
@@ -94,7 +100,8 @@ def refuse_known_binary(path: str, head: bytes, *, unpacked: bool = False) -> No
     kind = _file_kind(head)
     if kind is not None:
         inside = ", inside a compressed file," if unpacked else ""
-        advice = kind.advice.replace("FILE", os.path.basename(path))
+        advice = (unpacked and kind.advice_if_packed) or kind.advice
+        advice = advice.replace("FILE", os.path.basename(path))
         raise BadInputError(f"{path}: is {kind.name}{inside} and not read here; {advice}")
 
 

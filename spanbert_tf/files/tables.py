@@ -33,6 +33,7 @@ _BYTE_ORDER_MARK = "\ufeff"
 _MISSING = object()  # in place of the value of a column that is not there
 _NO_SPACE = re.compile(r"\S")
 _FEWEST_ROWS = 3
+_MOST_ROWS_WITHOUT = 1000  # rows of JSON at the beginning of a file that may all lack a column
 _MOST_SHOWN_NAMES = 20
 _LONGEST_SHOWN_NAME = 40  # characters
 _PARQUET = b"PAR1"
@@ -80,7 +81,8 @@ class Dialect(NamedTuple):
     has_quotes: bool
 
 
-# In the order in which they are tried. Quotation marks are text in most files with tabs.
+# In the order in which they are tried. Quotation marks are text in most files with tabs, but not in
+# those with doubled ones in quoted cells, as pandas and Excel write them.
 DIALECTS = (
     Dialect(",", has_quotes=True),
     Dialect("\t", has_quotes=False),
@@ -102,10 +104,13 @@ class Table(abc.ABC):
         num_bytes: bytes of the content that were read so far.
         position: bytes of the stored file that were read so far.
         advice: what to do where a column is missing, for the error.
+        may_lack_cells: whether objects of JSON may lack a column that another one has; its value is
+            `None` then.
     """
 
     unit = "line"
     advice = ""
+    may_lack_cells = False
 
     def __init__(self, path: str) -> None:
         self.path = path
@@ -530,7 +535,7 @@ def find_dialect(path: str, head: bytes, columns: Sequence[str]) -> Dialect:
     """Finds what separates the cells of a file: its first row has all columns.
 
     Where several separators fit, as in a file with one column, the one counts that gives most rows
-    the width of the first.
+    the width of the first. If several are equal, one counts whose cells are quoted as in RFC 4180.
 
     Args:
         path: path of the file, for errors.
@@ -558,7 +563,11 @@ def find_dialect(path: str, head: bytes, columns: Sequence[str]) -> Dialect:
         )
     if len(fitting) == 1:
         return fitting[0]
-    return max(fitting, key=lambda dialect: _regular_share(text, dialect, is_whole))
+
+    def fit(dialect: Dialect) -> tuple[float, bool]:
+        return _regular_share(text, dialect, is_whole), _has_quoted_cells(text, dialect, is_whole)
+
+    return max(fitting, key=fit)
 
 
 def _regular_share(text: str, dialect: Dialect, is_whole: bool) -> float:
@@ -567,6 +576,21 @@ def _regular_share(text: str, dialect: Dialect, is_whole: bool) -> float:
     if not rows:
         return 0
     return sum(len(row) == len(rows[0]) for row in rows) / len(rows)
+
+
+def _has_quoted_cells(text: str, dialect: Dialect, is_whole: bool) -> bool:
+    """Whether quotation marks enclose cells, and some cell has doubled ones inside.
+
+    Every cell that begins with a quotation mark must then end with one.
+    """
+    if not dialect.has_quotes:
+        return False
+    delimiter = re.escape(dialect.delimiter)
+    end = rf'"(?={delimiter}|\r?$)' if is_whole else rf'(?:"(?={delimiter}|\r?$)|"?\Z)'
+    begins = rf'(?:^|(?<={delimiter}))"'
+    cells = re.compile(rf'{begins}(?P<inside>(?:[^"]|"")*+){end}', re.MULTILINE)
+    has_doubled = any('""' in cell["inside"] for cell in cells.finditer(text))
+    return has_doubled and not re.search(begins, cells.sub("", text), re.MULTILINE)
 
 
 def first_rows(
@@ -604,23 +628,38 @@ class _JsonTable(_TextTable):
     """Objects of JSON."""
 
     def rows(self, columns: Sequence[str] | None, optional: Sequence[str] = ()) -> Iterator[Row]:
-        """Yields the objects. Each of them must have the columns."""
-        for number, values in self._objects():
-            place = f"{self.path}: {self.unit} {number}"
+        """Yields the objects. Each of them must have the columns; see also `may_lack_cells`."""
+        # The columns that no object had so far. Those of a part of a file are those of the file.
+        unseen = set() if self._lines_before else set(columns or ())
+        first: Row | None = None
+        for count, (number, values) in enumerate(self._objects()):
+            row = Row(self.path, self.unit, number, values)
             if not isinstance(values, dict):
-                raise BadInputError(f"{place}: is no JSON object; mend or remove it")
+                raise BadInputError(f"{row.place}: is no JSON object; mend or remove it")
+            first = first or row
             if columns is not None:
-                values = self._selected(values, columns, optional, place)
-            yield Row(self.path, self.unit, number, values)
+                unseen.difference_update(name for name in unseen.copy() if _has(values, name))
+                if unseen and (count >= _MOST_ROWS_WITHOUT or not self.may_lack_cells):
+                    self._refuse_unseen(columns, unseen, first)
+                row = row._replace(values=self._selected(row, columns, optional))
+            yield row
+        if first is not None:
+            self._refuse_unseen(columns or (), unseen, first)
 
-    def _selected(
-        self, values: dict, columns: Sequence[str], optional: Sequence[str], place: str
-    ) -> dict:
+    def _refuse_unseen(self, columns: Sequence[str], unseen: set[str], first: Row) -> None:
+        for name in columns:
+            if name in unseen:
+                self._refuse_missing(name, first.values, first.place)
+
+    def _selected(self, row: Row, columns: Sequence[str], optional: Sequence[str]) -> dict:
+        values = row.values
         selected = {}
         for name in columns:
             found = _cell(values, name)
             if found is _MISSING:
-                self._refuse_missing(name, values, place)
+                if not self.may_lack_cells:
+                    self._refuse_missing(name, values, row.place)
+                found = None
             selected[name] = found
         for name in optional:
             found = _cell(values, name)
@@ -644,6 +683,10 @@ def _cell(values: Mapping[str, Any], name: str) -> Any:
     if inner is None:
         return None
     return _cell(inner, rest) if isinstance(inner, dict) else _MISSING
+
+
+def _has(values: Mapping[str, Any], name: str) -> bool:
+    return _cell(values, name) is not _MISSING
 
 
 class _JsonLines(_JsonTable):
@@ -796,7 +839,8 @@ class _ArrowTable(Table):
         with _named_damage(place):
             batch = next(batches, None)
         if batch is not None and batch.nbytes > MOST_BYTES:
-            _refuse_long_cells(batch, place)
+            for name, column in zip(batch.schema.names, batch.columns, strict=True):
+                _refuse_long_cells(column, name, place)
         return batch
 
     def _selected(
@@ -843,14 +887,20 @@ def _named_damage(place: str) -> Iterator[None]:
         ) from error
 
 
-def _refuse_long_cells(batch: "pyarrow.RecordBatch", place: str) -> None:
-    """Refuses a text that would take too much memory."""
+def _refuse_long_cells(column: "pyarrow.Array", name: str, place: str) -> None:
+    """Refuses a text that would take too much memory, in objects in cells, too."""
     import pyarrow.compute
     from pyarrow import types
 
-    for name, column in zip(batch.schema.names, batch.columns, strict=True):
-        if not (types.is_string(column.type) or types.is_large_string(column.type)):
-            continue
+    kind = column.type
+    if types.is_struct(kind):
+        for field, inner in zip(kind, column.flatten(), strict=True):
+            _refuse_long_cells(inner, f"{name}.{field.name}", place)
+    elif types.is_dictionary(kind):
+        _refuse_long_cells(column.dictionary, name, place)
+    elif types.is_string_view(kind):
+        _refuse_long_cells(column.cast(pyarrow.large_string()), name, place)
+    elif types.is_string(kind) or types.is_large_string(kind):
         longest = pyarrow.compute.max(pyarrow.compute.binary_length(column)).as_py()
         if longest is not None and longest > MOST_BYTES:
             raise BadInputError(

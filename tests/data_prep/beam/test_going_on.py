@@ -17,9 +17,12 @@ import pytest
 
 import data_prep.beam.pipeline
 import data_prep.beam.steps
+from data_prep.beam.job import Job
 from data_prep.beam.writing import write_pretraining_records
+from data_prep.blocks.records import RecordOptions
 from spanbert_tf.errors import BadInputError
 from spanbert_tf.files.output import Output
+from spanbert_tf.text.vocabulary import TextRules
 
 OPTIONS = {"sequence_length": 64, "num_shards": 3, "validation_fraction": 0.2}
 NUM_FILES = 5
@@ -159,9 +162,20 @@ def changed_code(texts, monkeypatch):
     return {}
 
 
-@pytest.mark.parametrize(
-    "change", [changed_option, changed_input, touched_input, missing_input, changed_code]
-)
+def changed_parameters(texts, monkeypatch):
+    folder = texts.parent / "code"
+    folder.mkdir()
+    (folder / "xx.json").write_text("{}\n")
+    monkeypatch.setattr(data_prep, "__path__", [*data_prep.__path__, str(folder)])
+    return {}
+
+
+CHANGES = (
+    changed_option, changed_input, touched_input, missing_input, changed_code, changed_parameters
+)  # fmt: skip
+
+
+@pytest.mark.parametrize("change", CHANGES)
 def test_other_work_begins_anew(change, corpus, letters_vocabulary, tmp_path, monkeypatch, capsys):
     texts = shutil.copytree(corpus[0], tmp_path / "texts")
 
@@ -178,6 +192,27 @@ def test_other_work_begins_anew(change, corpus, letters_vocabulary, tmp_path, mo
     )
     write(texts, letters_vocabulary, tmp_path / "again", **options)
     assert directory_bytes(tmp_path / "records") == directory_bytes(tmp_path / "again")
+
+
+def test_work_with_another_spacy_model_begins_anew(tmp_path):
+    """A model that lies in a directory has no version."""
+    model = tmp_path / "model" / "ner"
+    model.mkdir(parents=True)
+    (model / "weights").write_bytes(bytes(10))
+    options = RecordOptions((), TextRules.of(False), 64, "single", spacy_model=str(model.parent))
+    job = Job("", "", options, 1, 0)
+    made_from = data_prep.beam.writing._made_from(job, [])
+    digests = {data_prep.beam.writing._digest(job, made_from, [])}
+    assert data_prep.beam.writing._digest(job, made_from, []) in digests
+    (model / "weights").write_bytes(bytes(11))
+    assert data_prep.beam.writing._digest(job, made_from, []) not in digests
+
+
+@pytest.mark.parametrize(("language", "is_split_by_icu"), [("en", False), ("zh", True)])
+def test_records_tell_the_version_of_what_split_their_sentences(language, is_split_by_icu):
+    options = RecordOptions((), TextRules.of(False, language=language), 64, "single")
+    versions = data_prep.beam.writing._made_from(Job("", "", options, 1, 0), []).versions
+    assert ("icu4py" in versions) == is_split_by_icu
 
 
 @pytest.mark.parametrize("runner", [(), ("--runner=FnApiRunner",)])

@@ -25,11 +25,12 @@ import data_prep.blocks.records
 import data_prep.text.corpus
 from data_prep.beam.job import Job
 from data_prep.beam.pipeline import check_shared, runner_options
-from data_prep.beam.steps import spill_part
+from data_prep.beam.steps import _record_maker, spill_part
 from data_prep.beam.writing import write_pretraining_records
-from data_prep.blocks.records import RecordOptions
+from data_prep.blocks.records import FileRecords, RecordOptions
 from data_prep.text.corpus import split_sentences
 from data_prep.text.cutting import FilePart
+from data_prep.text.formats import TextPart
 from data_prep.text.storage import find_files
 from data_prep.text.vocabulary import write_vocabulary
 from spanbert_tf.cli import main
@@ -316,9 +317,27 @@ def test_pickles_lie_where_nobody_else_can_enter(corpus, letters_vocabulary, tmp
     assert set(modes) == {0o700}
 
 
+def test_documents_without_text_do_not_stay_in_memory(monkeypatch):
+    monkeypatch.setattr(data_prep.blocks.records, "CHUNK_DOCUMENTS", 10)
+    waiting = []
+
+    def parts():
+        for document in range(100):
+            waiting.append(len(records._ended))
+            yield document, TextPart([], ends_document=True)
+
+    options = RecordOptions((*SPECIAL_TOKENS, "a"), TextRules.of(False), 64, "single")
+    records = FileRecords(_record_maker(options), parts(), "x")
+    assert not list(records)
+    assert max(waiting) < 10
+    assert records.counts["empty_documents"] == 100
+
+
+@pytest.mark.parametrize("num_documents", [1, 3, 10**6])
 def test_small_pieces_of_text_give_the_same_bytes(
-    single, corpus, letters_vocabulary, tmp_path, monkeypatch
+    num_documents, single, corpus, letters_vocabulary, tmp_path, monkeypatch
 ):
+    monkeypatch.setattr(data_prep.blocks.records, "CHUNK_DOCUMENTS", num_documents)
     monkeypatch.setattr(data_prep.text.corpus, "READ_SIZE", 2_000)
     monkeypatch.setattr(data_prep.blocks.records, "CHUNK_CHARACTERS", 300)
     monkeypatch.setattr(data_prep.beam.spill, "SEGMENT_BYTES", 5_000)

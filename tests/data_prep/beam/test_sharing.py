@@ -117,6 +117,7 @@ def quoted_table(draw, has_marks_inside=False):
     ends = st.sampled_from(["\n", "\r\n", "\r", "\n\n", "\r\r\n"])
     text = draw(st.sampled_from(["", "\ufeff"]))
     text += draw(st.sampled_from([f"text{delimiter}title", f'"text"{delimiter}"title"']))
+    text += f"\nfirst{delimiter}"  # a file without any text is refused
     for _ in range(draw(st.integers(1, 14))):
         cells = [quoted_cell(draw, delimiter, has_marks_inside) for _ in range(2)]
         text += draw(ends) + delimiter.join(cells)
@@ -126,7 +127,7 @@ def quoted_table(draw, has_marks_inside=False):
 @st.composite
 def unquoted_table(draw):
     """TSV with a column `text`; lines of white space are rows, if other rows follow."""
-    text = draw(st.sampled_from(["", "\ufeff"])) + "text\ttitle"
+    text = draw(st.sampled_from(["", "\ufeff"])) + "text\ttitle\nfirst\t"
     rows = st.sampled_from(["\t", " \t ", "\u3000\t\u3000", "\u6f22\t", "a\tb", '"\t"', "\ta b\r"])
     for row in draw(st.lists(rows, min_size=1, max_size=14)):
         text += draw(st.sampled_from(["\n", "\r\n"])) + row
@@ -404,19 +405,25 @@ NOT_CUT = {
 def test_files_that_cannot_be_cut_are_told(
     reason, letters_vocabulary, tmp_path, monkeypatch, capsys
 ):
-    (tmp_path / "a").write_text("Some words. " * 10)
-    (tmp_path / "b").write_bytes(NOT_CUT[reason])
+    """Each reason, and the first of the largest files."""
+    names = list(NOT_CUT)
+    other = names[names.index(reason) - 1]
+    (tmp_path / "a").write_bytes(NOT_CUT[other])
+    for name in "bc":
+        (tmp_path / name).write_bytes(NOT_CUT[reason])
     monkeypatch.setattr(cutting, "RANGE_BYTES", 100)
     monkeypatch.setattr("data_prep.beam.writing.on_this_machine", _in_this_process)
     write_pretraining_records(
-        str(tmp_path / "[ab]"),
+        str(tmp_path / "[abc]"),
         vocabulary=letters_vocabulary,
         output=str(tmp_path / "out"),
         num_processes=2,
     )
-    line = capsys.readouterr().out.splitlines()[0]
-    assert line.startswith(f"{tmp_path}/b: one process reads all of it (2 such files): ")
-    assert line.endswith(reason)
+    lines = capsys.readouterr().out.splitlines()
+    assert lines[0].startswith(f"{tmp_path}/a: one process reads all of it: ")
+    assert lines[0].endswith(other)
+    assert lines[1].startswith(f"{tmp_path}/b: one process reads all of it (2 such files): ")
+    assert lines[1].endswith(reason)
     assert pathlib.Path(tmp_path / "out").exists()
 
 

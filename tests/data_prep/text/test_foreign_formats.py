@@ -91,6 +91,9 @@ def test_binary_formats_are_named(tmp_path, name, is_compressed):
         assert message.startswith(f"{path}: is ") and "\n" not in message
         assert name in message and "not read here; " in message
         assert ("inside a compressed file" in message) == is_compressed
+        if name == "Parquet":  # pandas would not read one that is compressed again
+            assert ("; unpack corpus.txt and name" in message) == is_compressed
+            assert ("pandas.read_parquet('corpus.txt')" in message) != is_compressed
 
 
 ROWS = [[number, sentence, number % 2] for number, sentence in enumerate(SENTENCES[:50])]

@@ -65,6 +65,10 @@ FORMATS = {
 }
 
 
+def json_lines(rows):
+    return "".join(json.dumps(row) + "\n" for row in rows)
+
+
 def read(path, *columns):
     """The paragraphs of each document of the files that a pattern names."""
     return [
@@ -153,17 +157,60 @@ def dolma_line(number, text):
 @pytest.mark.parametrize("line", [datatrove_line, dolma_line])
 @pytest.mark.parametrize("kind", ["gz", "zst", "parquet"])
 def test_what_datatrove_and_dolma_write_goes_in_as_it_is(tmp_path, line, kind):
-    texts = ["A page.\nIts second line.", "Another page."]
+    """An empty text has no key in datatrove's JSON lines."""
+    texts = ["", "A page.\nIts second line.", "Another page.", ""]
     rows = [line(number, text) for number, text in enumerate(texts)]
+    if line is datatrove_line and kind != "parquet":
+        for row in (rows[0], rows[3]):
+            del row["text"]
     text = "".join(json.dumps(row) + "\n" for row in rows).encode()
     path = tmp_path / f"00000.jsonl.{kind}"
     if kind == "parquet":
         pyarrow.parquet.write_table(pyarrow.Table.from_pylist(rows), path)
     else:
         path.write_bytes((gzip if kind == "gz" else zstandard).compress(text))
-    assert read(path) == [["A page.", "Its second line."], ["Another page."]]
+    assert read(path) == [[], ["A page.", "Its second line."], ["Another page."], []]
     column = "metadata.dump" if line is datatrove_line else "metadata.provenance"
-    assert read(path, column, "text")[1] == [rows[1]["metadata"][column[9:]], "Another page."]
+    assert read(path, column, "text")[2] == [rows[2]["metadata"][column[9:]], "Another page."]
+
+
+@pytest.mark.parametrize("write", [json_lines, json.dumps])
+@pytest.mark.parametrize(("num_before", "is_read"), [(3, True), (999, True), (1001, False)])
+def test_a_key_that_many_rows_lack_is_a_null_if_one_has_it(tmp_path, write, num_before, is_read):
+    rows = [{"title": "A"}] * num_before + [{"title": "B", "body": "c"}, {"title": "D"}]
+    (tmp_path / "x").write_text(write(rows))
+    reader = DocumentReader(str(tmp_path / "x"), text_columns=("title", "body"))
+    if is_read:
+        documents = [paragraphs for paragraphs, _ in read_documents(reader)]
+        assert documents == [["A"]] * num_before + [["B", "c"], ["D"]]
+        assert reader.num_without_text == num_before + 1
+        return
+    with pytest.raises(BadInputError, match=r"x: (line|entry) 1: has no column 'body'; it has ti"):
+        list(reader)
+
+
+def test_a_key_that_no_row_has_is_refused(tmp_path):
+    (tmp_path / "x").write_text(json_lines([{"title": "A"}, {"title": "B"}]))
+    for columns in (("body",), ()):
+        with pytest.raises(BadInputError, match=r"x: line 1: has no column '(body|text)'"):
+            read(tmp_path / "x", *columns)
+
+
+def test_an_empty_column_is_named(tmp_path):
+    (tmp_path / "x").write_text("id,text\n" + "1,\n2, \n3,\n" * 4)
+    words = "x: no cell of text has a text, all are empty or have nulls or numbers; name the column"
+    with pytest.raises(BadInputError, match=words):
+        read(tmp_path / "x", "text")
+
+
+def test_only_whole_entities_become_characters(tmp_path):
+    cases = {
+        "a &amp; b &lt;i&gt; &#233;&#xE9;&nbsp;x": "a & b <i> éé\N{NO-BREAK SPACE}x",
+        "http://x?a=1&copy=2&para=3": "http://x?a=1&copy=2&para=3",
+        "&amp;lt; &notit; &unknown; & ; &#; AT&T;": "&lt; &notit; &unknown; & ; &#; AT&T;",
+    }
+    pandas.DataFrame({"text": list(cases)}).to_parquet(tmp_path / "x")
+    assert read(tmp_path / "x") == [[text] for text in cases.values()]
 
 
 WITHOUT_TEXT = [
@@ -196,7 +243,7 @@ def test_nulls_and_numbers_are_counted_and_told(tmp_path, letters_vocabulary, ca
     told = f"{path}: cells with a null or a number in place of a text: 5; left out"
     assert told in capsys.readouterr().out.splitlines()
     (tmp_path / "x").write_text('{"text": 1}\n{"text": null}\n')
-    words = "x: no cell of text has a text, all have nulls or numbers; name the column"
+    words = "x: no cell of text has a text, all are empty or have nulls or numbers; name the"
     with pytest.raises(BadInputError, match=words):
         read(tmp_path / "x")
 

@@ -25,7 +25,7 @@ from typing_extensions import TypedDict
 
 from spanbert_tf.errors import BadInputError
 from spanbert_tf.files import tables
-from spanbert_tf.files.compression import UnpackedFile
+from spanbert_tf.files.compression import READ_SIZE, UnpackedFile
 from spanbert_tf.files.tables import files_of_dataset, is_columnar, open_table, read_objects
 from spanbert_tf.files.tables import read_rows as read_rows_of
 
@@ -115,6 +115,37 @@ def test_cells_of_tsv_are_texts_with_their_quotation_marks(tmp_path):
     path = tmp_path / "table"
     path.write_text('id\ttext\r\n1\t"He said\r\n2\tshe "left"\n\n\n')
     assert read_rows(path, ["text"]) == [{"text": '"He said'}, {"text": 'she "left"'}]
+
+
+@pytest.mark.parametrize("quoting", [csv.QUOTE_MINIMAL, csv.QUOTE_ALL])
+@pytest.mark.parametrize("separator", list("\t;|,"))
+def test_quoted_cells_lose_their_quotation_marks(tmp_path, monkeypatch, separator, quoting):
+    """A cell with quotation marks alone would be read as it stands, with doubled ones."""
+    path = tmp_path / "table"
+    texts = ['He said "hi" to me', '"Yes"', "plain", 'ends "so"', ""]
+    frame = pandas.DataFrame({"id": range(5), "text": texts})
+    frame.to_csv(path, index=False, sep=separator, quoting=quoting)
+    assert [row["text"] for row in read_rows(path, ["text"])] == texts
+    table = path.read_bytes()
+    for size in range(table.index(b"hi") + 4, len(table)):  # more than is looked at
+        monkeypatch.setattr(tables, "READ_SIZE", size)
+        found = tables.find_dialect("x", table[:size], ["text"])
+        assert found == tables.Dialect(separator, has_quotes=True)
+
+
+@pytest.mark.parametrize(
+    "texts",
+    [
+        ['"Yes," he said ""', 'a ""b""'],
+        ['"He said ""no', "b"],
+        ['"Yes"', "b"],
+        ['""', '"a ""b"" c'],
+    ],
+)
+def test_texts_with_other_quotation_marks_stay(tmp_path, texts):
+    path = tmp_path / "table"
+    path.write_text("".join(f"{len(text)}\t{text}\n" for text in ["text", *texts]))
+    assert [row["text"] for row in read_rows(path, ["text"])] == texts
 
 
 @pytest.mark.parametrize(
@@ -320,8 +351,14 @@ def not_utf8():
         (second_group_damaged(), r"row group 2 \(rows 4 to 6\): is broken"),
         (cut_in_a_batch(), "batch 2: is broken"),
         (not_utf8(), "row 2: cannot be read as UTF-8"),
-        (gzip.compress(delimited([{"text": "a" * 999}]), mtime=0)[:-9], "broken gzip"),
-        (zstandard.compress(random.Random(1).randbytes(9999))[:-9], "broken zstd"),
+        (
+            gzip.compress(delimited([{"text": "a" * 999}]), mtime=0)[:-9],
+            "broken gzip in the first 27 bytes ",
+        ),
+        (
+            zstandard.compress(random.Random(1).randbytes(9999))[:-9],
+            "broken zstd in the first 10,000 bytes ",
+        ),
         (gzip.compress(GROUPS, mtime=0), "is Parquet, inside a compressed file, and not read here"),
         (b"PK\x03\x04" + bytes(90), "is an archive"),
     ],
@@ -332,6 +369,31 @@ def test_bad_tables_are_named_with_the_place(tmp_path, content, message):
     with pytest.raises(BadInputError, match=message) as raised:
         read_rows(path, ["text"])
     assert str(raised.value).startswith(f"{path}: ") and "\n" not in str(raised.value)
+
+
+def in_objects(array):
+    return pyarrow.StructArray.from_arrays([array], ["text"]), "meta.text"
+
+
+@pytest.mark.parametrize(
+    "change",
+    [
+        in_objects,
+        lambda array: (in_objects(in_objects(array)[0])[0], "meta.text.text"),
+        lambda array: (array.dictionary_encode(), "meta"),
+        lambda array: (array.cast(pyarrow.string_view()), "meta"),
+        lambda array: (array.cast(pyarrow.large_string()), "meta"),
+    ],
+)
+def test_a_large_cell_of_any_type_of_text_is_refused(tmp_path, monkeypatch, change):
+    """Before it becomes objects of Python, which take the memory again."""
+    monkeypatch.setattr(tables, "MOST_BYTES", 2**20)
+    array, name = change(pyarrow.array(["short", "x" * 2**21]))
+    path = tmp_path / "table"
+    with pyarrow.ipc.new_stream(str(path), pyarrow.schema({"meta": array.type})) as writer:
+        writer.write_batch(pyarrow.RecordBatch.from_arrays([array], ["meta"]))
+    with pytest.raises(BadInputError, match=f"a cell of '{name}' has more than 1 MiB"):
+        read_rows(path, [name])
 
 
 @pytest.mark.parametrize("write", [delimited, json_lines, json_array, parquet, arrow_stream])
@@ -396,6 +458,27 @@ def test_members_of_a_compressed_file_are_read_one_after_another(compression):
     if compression != "none":
         with pytest.raises(BadInputError, match=f"x: broken {compression}"):
             UnpackedFile("x", io.BytesIO(stored[:-5])).read()
+
+
+@pytest.mark.parametrize("nibble", range(16))
+def test_a_frame_that_decompressors_skip_may_come_first(nibble):
+    """As pzstd and seekable zstd write it."""
+    skipped = bytes([0x50 + nibble, 0x2A, 0x4D, 0x18, 3, 0, 0, 0]) + b"abc"
+    file = UnpackedFile("x", io.BytesIO(skipped + zstandard.compress(b"text")))
+    assert file.compression == "zstd"
+    assert file.read() == b"text"
+
+
+@pytest.mark.parametrize("compress", [zstandard.compress, gzip.compress])
+def test_damage_in_the_middle_of_a_large_file_has_a_place(compress):
+    members = [compress(random.Random(number).randbytes(READ_SIZE)) for number in range(8)]
+    stored = bytearray(b"".join(members))
+    place = sum(map(len, members[:4])) + 5
+    stored[place : place + 90] = bytes(90)
+    with pytest.raises(BadInputError, match="broken") as raised:
+        UnpackedFile("x", io.BytesIO(stored)).read()
+    [found] = re.findall(r"first ([\d,]+) bytes", str(raised.value))
+    assert place < int(found.replace(",", "")) < place + 3 * READ_SIZE
 
 
 def test_the_reader_is_imported_without_tensorflow_and_pyarrow():
