@@ -585,12 +585,12 @@ def _has_quoted_cells(text: str, dialect: Dialect, is_whole: bool) -> bool:
     """
     if not dialect.has_quotes:
         return False
-    delimiter = re.escape(dialect.delimiter)
-    end = rf'"(?={delimiter}|\r?$)' if is_whole else rf'(?:"(?={delimiter}|\r?$)|"?\Z)'
-    begins = rf'(?:^|(?<={delimiter}))"'
-    cells = re.compile(rf'{begins}(?P<inside>(?:[^"]|"")*+){end}', re.MULTILINE)
+    border = rf"[{dialect.delimiter}\r\n]"
+    last_mark = '"' if is_whole else '"?'  # the text may end inside a cell
+    begins = rf'(?:\A|(?<={border}))"'
+    cells = re.compile(rf'{begins}(?P<inside>(?:[^"]|"")*+)(?:"(?={border})|{last_mark}\Z)')
     has_doubled = any('""' in cell["inside"] for cell in cells.finditer(text))
-    return has_doubled and not re.search(begins, cells.sub("", text), re.MULTILINE)
+    return has_doubled and not re.search(begins, cells.sub("", text))
 
 
 def first_rows(
@@ -630,7 +630,7 @@ class _JsonTable(_TextTable):
     def rows(self, columns: Sequence[str] | None, optional: Sequence[str] = ()) -> Iterator[Row]:
         """Yields the objects. Each of them must have the columns; see also `may_lack_cells`."""
         # The columns that no object had so far. Those of a part of a file are those of the file.
-        unseen = set() if self._lines_before else set(columns or ())
+        unseen = [] if self._lines_before else list(columns or ())
         first: Row | None = None
         for count, (number, values) in enumerate(self._objects()):
             row = Row(self.path, self.unit, number, values)
@@ -638,18 +638,13 @@ class _JsonTable(_TextTable):
                 raise BadInputError(f"{row.place}: is no JSON object; mend or remove it")
             first = first or row
             if columns is not None:
-                unseen.difference_update(name for name in unseen.copy() if _has(values, name))
-                if unseen and (count >= _MOST_ROWS_WITHOUT or not self.may_lack_cells):
-                    self._refuse_unseen(columns, unseen, first)
+                unseen = [name for name in unseen if _cell(values, name) is _MISSING]
+                if unseen and count >= _MOST_ROWS_WITHOUT:
+                    break
                 row = row._replace(values=self._selected(row, columns, optional))
             yield row
-        if first is not None:
-            self._refuse_unseen(columns or (), unseen, first)
-
-    def _refuse_unseen(self, columns: Sequence[str], unseen: set[str], first: Row) -> None:
-        for name in columns:
-            if name in unseen:
-                self._refuse_missing(name, first.values, first.place)
+        if unseen and first is not None:
+            self._refuse_missing(unseen[0], first.values, first.place)
 
     def _selected(self, row: Row, columns: Sequence[str], optional: Sequence[str]) -> dict:
         values = row.values
@@ -683,10 +678,6 @@ def _cell(values: Mapping[str, Any], name: str) -> Any:
     if inner is None:
         return None
     return _cell(inner, rest) if isinstance(inner, dict) else _MISSING
-
-
-def _has(values: Mapping[str, Any], name: str) -> bool:
-    return _cell(values, name) is not _MISSING
 
 
 class _JsonLines(_JsonTable):

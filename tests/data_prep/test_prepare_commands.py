@@ -54,7 +54,7 @@ def pretraining_arguments(pattern, vocabulary, output):
         ("empty", b"", "is empty"),
         ("latin1", "café".encode("latin1"), "not UTF-8 at byte 3"),
         ("broken.gz", b"\x1f\x8b\x08\x00", "broken gzip"),
-        ("lines.jsonl", b'{"text": "A."}\n{"txt": "B."}\n', "line 2: "),
+        ("lines.jsonl", b'{"text": "A."}\n{"text": ["B."]}\n', "line 2: "),
     ],
 )
 @pytest.mark.parametrize("command", ["vocabulary", "pretraining"])
