@@ -54,6 +54,7 @@ from data_prep.text.cutting import FilePart
 from data_prep.text.duplicates import Unit, duplicate_count
 from data_prep.text.formats import describe_cells_without_text
 from data_prep.text.storage import InputFile, find_files, import_beam
+from data_prep.text.unknown_words import SOME_UNKNOWN, find_unknown_words, read_sample
 from spanbert_tf.conversion.converted_presets import converted_preset
 from spanbert_tf.data.manifest import (
     DATASET_INFO_FILE,
@@ -83,7 +84,6 @@ if TYPE_CHECKING:
     from apache_beam.options.pipeline_options import PipelineOptions
 
 _TEXT_BYTES_PER_SHARD = 32 * 2**20
-_MUCH_UNKNOWN = 0.05  # share of the pieces
 _MOST_SHOWN = 100  # files whose duplicates are printed
 _PACKAGE_OF_SENTENCES = "icu4py"  # of languages for which Punkt has no parameters
 _PACKAGES_OF_WORDS = {"icu": ("icu4py",), "jieba": ("rjieba",)}
@@ -239,20 +239,23 @@ def write_pretraining_records(
     print_line(_summary(manifest, outcome.held_out, target.path, seconds))
     if num_cells := manifest.counts.get(CELLS_WITHOUT_TEXT):
         print_line(describe_cells_without_text(target.path, num_cells))
-    _warn_of_unknown_pieces(manifest, target.path)
+    _warn_of_unknown_pieces(manifest, target.path, files, job.options)
     return manifest
 
 
-def _warn_of_unknown_pieces(manifest: PretrainingManifest, output: str) -> None:
-    """Prints a line if many pieces are [UNK], a sign of text in another language or script."""
+def _warn_of_unknown_pieces(
+    manifest: PretrainingManifest, output: str, files: Sequence[InputFile], options: RecordOptions
+) -> None:
+    """Prints why many pieces are [UNK], if there are many. The reasons come from a sample."""
     counts = manifest.unigram_counts(output)
-    unknown = counts[manifest.vocabulary(output).index(UNKNOWN_TOKEN)]
+    unknown = counts[options.vocabulary.index(UNKNOWN_TOKEN)]
     share = unknown / max(sum(counts), 1)
-    if share > _MUCH_UNKNOWN:
-        print_line(
-            f"{output}: {share:.1%} of the pieces are {UNKNOWN_TOKEN}: the vocabulary lacks "
-            "letters of this text; take a vocabulary, or an encoder, for its language"
-        )
+    if share > SOME_UNKNOWN:
+        sample = read_sample(files, options.document_separator, options.text_columns)
+        for advice in find_unknown_words(sample, options.vocabulary, options.text_rules).advice(
+            share
+        ):
+            print_line(f"{output}: {advice}")
 
 
 def _estimate_text_bytes(file: InputFile) -> int:

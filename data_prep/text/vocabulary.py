@@ -10,6 +10,7 @@ from tokenizers import Tokenizer, models, normalizers, pre_tokenizers, trainers
 from data_prep.text.corpus import DocumentReader
 from data_prep.text.formats import describe_cells_without_text
 from data_prep.text.storage import InputFile, find_files
+from data_prep.text.unknown_words import SAMPLE_CHARACTERS, find_unknown_words
 from spanbert_tf.errors import BadInputError
 from spanbert_tf.files.output import FileKind, Output, write_output
 from spanbert_tf.terminal import print_line, show_progress
@@ -29,6 +30,7 @@ _LEAST_FREQUENCY = 2
 _SHARE_OF_LETTERS = 1 / 10
 _FEWEST_ENTRIES_OF_LETTERS = 200
 _MISSING_SHOWN = 20
+_CHARACTERS_AT_ONCE = 2**18
 
 
 class Alphabet(NamedTuple):
@@ -65,8 +67,7 @@ def write_vocabulary(
 ) -> int:
     """Trains a vocabulary with HuggingFace `tokenizers` and writes it, one word piece a line.
 
-    The text is normalized and split as in BERT, so the pieces fit the tokenizer of records and
-    models.
+    The text is normalized by the tokenizer of records and models, and split as in BERT.
 
     Args:
         input_pattern: one or more glob patterns of text files (formats: `data_prep.text.corpus`).
@@ -92,12 +93,12 @@ def write_vocabulary(
 
     paragraphs = Paragraphs(files, document_separator, text_columns)
     text_rules = TextRules.of(lowercase, strip_accents)
-    tokenizer = make_tokenizer(text_rules)
     alphabet = find_alphabet(
-        paragraphs.read("counting letters"), tokenizer, vocabulary_size, letter_coverage
+        paragraphs.read("counting letters"), text_rules, vocabulary_size, letter_coverage
     )
+    sample = Sample(SAMPLE_CHARACTERS)
     vocabulary = train_vocabulary(
-        paragraphs.read("counting words"), tokenizer, vocabulary_size, alphabet
+        sample.of(paragraphs.read("counting words")), text_rules, vocabulary_size, alphabet
     )
     write_output(output, "\n".join(vocabulary) + "\n")
     print_line(f"{output}: {len(vocabulary):,} entries from {len(files):,} files")
@@ -107,12 +108,29 @@ def write_vocabulary(
         print_line(f"{output}: {advice}")
     if alphabet.missing:
         print_line(f"{output}: {_describe_missing_letters(alphabet, letter_coverage)}")
+    unknown = find_unknown_words(sample.texts, vocabulary, text_rules)
+    print_line(f"{output}: {unknown.share:.2%} of the pieces of {sample.name} are {UNKNOWN_TOKEN}")
+    for advice in unknown.advice():
+        print_line(f"{output}: {advice}")
     if len(vocabulary) < vocabulary_size:
-        print_line(
-            f"{output}: these are fewer than the {vocabulary_size:,} that were asked for: words of "
-            "its letters have no more pieces that occur twice; give more text"
-        )
+        print_line(f"{output}: {_describe_few_entries(vocabulary, vocabulary_size, alphabet)}")
     return len(vocabulary)
+
+
+def _describe_few_entries(vocabulary: Sequence[str], asked: int, alphabet: Alphabet) -> str:
+    """Says why a vocabulary has fewer entries than were asked for."""
+    num_alone = len(alphabet.letters) - len(alphabet.continuing)
+    num_letters = len(alphabet.letters) + len(alphabet.continuing)
+    num_longer = len(vocabulary) - len(SPECIAL_TOKENS) - num_letters
+    advice = "more text"
+    if alphabet.missing:
+        advice += ", and a larger --letter-coverage,"
+    return (
+        f"these are fewer than the {asked:,} that were asked for: {num_letters:,} for letters "
+        f"({num_alone:,} of them words by themselves, as ideographs are) and {num_longer:,} for "
+        "more letters; each word of these letters that occurs twice has an entry already; "
+        f"{advice} gives more"
+    )
 
 
 def _describe_missing_letters(alphabet: Alphabet, coverage: float) -> str:
@@ -175,29 +193,49 @@ class Paragraphs:
         self.num_without_text = sum(reader.num_without_text for reader in readers)
 
 
-def bert_normalizer(text_rules: TextRules) -> normalizers.Normalizer:
-    """Normalizes text as BERT does."""
-    return normalizers.BertNormalizer(
-        lowercase=text_rules.lowercase, strip_accents=text_rules.strip_accents
-    )
+class Sample:
+    """Texts from all over a text, of a bounded length in all.
 
+    Args:
+        most_characters: number of characters of the longest sample.
 
-def make_tokenizer(text_rules: TextRules) -> Tokenizer:
-    """Makes a tokenizer without entries that normalizes and splits text as BERT does."""
-    tokenizer = Tokenizer(models.WordPiece(unk_token=UNKNOWN_TOKEN))
-    tokenizer.normalizer = bert_normalizer(text_rules)
-    tokenizer.pre_tokenizer = pre_tokenizers.BertPreTokenizer()
-    return tokenizer
+    Attributes:
+        texts: the sample.
+    """
+
+    def __init__(self, most_characters: int) -> None:
+        self.texts: list[str] = []
+        self._most_characters = most_characters
+        self._step = 1
+
+    def of(self, texts: Iterable[str]) -> Iterator[str]:
+        """Yields texts and keeps every n-th, where n doubles when they are too long."""
+        num_characters = 0
+        for number, text in enumerate(texts):
+            yield text
+            if number % self._step:
+                continue
+            self.texts.append(text)
+            num_characters += len(text)
+            while num_characters > self._most_characters and len(self.texts) > 1:
+                self._step *= 2
+                self.texts = self.texts[::2]
+                num_characters = sum(map(len, self.texts))
+
+    @property
+    def name(self) -> str:
+        """What the sample is, in words."""
+        return "the text" if self._step == 1 else f"every {self._step:,}th paragraph"
 
 
 def find_alphabet(
-    texts: Iterable[str], tokenizer: Tokenizer, vocabulary_size: int, coverage: float
+    texts: Iterable[str], text_rules: TextRules, vocabulary_size: int, coverage: float
 ) -> Alphabet:
     """Chooses the letters that get entries in a vocabulary.
 
     Args:
         texts: the text.
-        tokenizer: normalizes the text and splits it into words.
+        text_rules: what is done to the text.
         vocabulary_size: maximum number of entries for letters and special tokens.
         coverage: from 0 to 1. Letters are added, the most frequent first, until they cover this
             share of the characters of the text, and further ones while letters fill less than a
@@ -207,16 +245,17 @@ def find_alphabet(
     characters: collections.Counter[str] = collections.Counter()
     for text in texts:
         characters.update(text)
-    counts = _count_letters(characters, tokenizer)
+    counts = _count_letters(characters, text_rules)
     by_frequency = sorted(counts, key=lambda letter: (-counts[letter], letter))
     total = sum(counts.values())
     most_entries = vocabulary_size - len(SPECIAL_TOKENS)
     cheap_entries = max(vocabulary_size * _SHARE_OF_LETTERS, _FEWEST_ENTRIES_OF_LETTERS)
+    splitter = _word_splitter()
     letters: list[str] = []
     continuing: list[str] = []
     num_covered = 0
     for letter in by_frequency:
-        continues = _continues_words(letter, tokenizer)
+        continues = _continues_words(letter, splitter)
         num_entries = len(letters) + len(continuing) + (2 if continues else 1)
         is_covered = num_covered >= coverage * total
         if num_entries > most_entries or (is_covered and num_entries > cheap_entries):
@@ -235,7 +274,7 @@ def find_alphabet(
 
 
 def train_vocabulary(
-    texts: Iterable[str], tokenizer: Tokenizer, vocabulary_size: int, alphabet: Alphabet
+    texts: Iterable[str], text_rules: TextRules, vocabulary_size: int, alphabet: Alphabet
 ) -> list[str]:
     """Trains a vocabulary. The same text always gives the same vocabulary.
 
@@ -245,7 +284,7 @@ def train_vocabulary(
 
     Args:
         texts: the text.
-        tokenizer: normalizes the text and splits it into words.
+        text_rules: what is done to the text.
         vocabulary_size: number of entries, special tokens included.
         alphabet: the letters of the text.
 
@@ -262,27 +301,57 @@ def train_vocabulary(
         continuing_subword_prefix=CONTINUATION_PREFIX,
         show_progress=False,  # its bars would overwrite the reader's bar
     )
-    tokenizer.train_from_iterator(texts, trainer)
+    tokenizer = _word_splitter()
+    tokenizer.train_from_iterator(_normalized(texts, text_rules), trainer)
     ids = tokenizer.get_vocab()
     return sorted(ids, key=ids.__getitem__)
 
 
+def _normalized(texts: Iterable[str], text_rules: TextRules) -> Iterator[list[str]]:
+    """Yields lists of texts, normalized by the tokenizer of records."""
+    from spanbert_tf.text.tokenization import text_normalizer  # it imports TensorFlow
+
+    normalize = text_normalizer(text_rules)
+    waiting: list[str] = []
+    num_characters = 0
+    for text in texts:
+        waiting.append(text)
+        num_characters += len(text)
+        if num_characters >= _CHARACTERS_AT_ONCE:
+            yield normalize(waiting)
+            waiting = []
+            num_characters = 0
+    yield normalize(waiting)
+
+
+def _word_splitter() -> Tokenizer:
+    """Makes a tokenizer without entries that splits normalized text into words as BERT does."""
+    tokenizer = Tokenizer(models.WordPiece(unk_token=UNKNOWN_TOKEN))
+    # It only puts spaces around ideographs; the text is normalized already.
+    tokenizer.normalizer = normalizers.BertNormalizer(
+        clean_text=False, strip_accents=False, lowercase=False
+    )
+    tokenizer.pre_tokenizer = pre_tokenizers.BertPreTokenizer()
+    return tokenizer
+
+
 def _count_letters(
-    characters: collections.Counter[str], tokenizer: Tokenizer
+    characters: collections.Counter[str], text_rules: TextRules
 ) -> collections.Counter[str]:
     """Counts the characters of a text after normalization, except white space."""
     letters: collections.Counter[str] = collections.Counter()
-    for character, count in characters.items():
-        for letter in tokenizer.normalizer.normalize_str(character):
+    normalized = itertools.chain.from_iterable(_normalized(characters, text_rules))
+    for count, text in zip(characters.values(), normalized, strict=True):
+        for letter in text:
             if not letter.isspace():
                 letters[letter] += count
     return letters
 
 
-def _continues_words(letter: str, tokenizer: Tokenizer) -> bool:
+def _continues_words(letter: str, splitter: Tokenizer) -> bool:
     """Whether a letter can continue a word; punctuation and Chinese characters cannot."""
-    text = tokenizer.normalizer.normalize_str(f"a{letter}a")
-    return len(tokenizer.pre_tokenizer.pre_tokenize_str(text)) == 1
+    text = splitter.normalizer.normalize_str(f"a{letter}a")
+    return len(splitter.pre_tokenizer.pre_tokenize_str(text)) == 1
 
 
 def _is_vocabulary(path: str) -> bool:

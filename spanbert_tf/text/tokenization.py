@@ -50,10 +50,9 @@ class WordPieceTokenizer(tf.Module):
             # It cleans as well; another cleaning would change nothing and take its time.
             self._stripper = tf_text.FastBertNormalizer(lower_case_nfd_strip_accents=True)
             make_word_pieces = tf_text.FastWordpieceTokenizer
-        has_spaces = text_rules.language not in WITHOUT_SPACES
         self._word_pieces = make_word_pieces(
             list(vocabulary),
-            max_bytes_per_word=_LONGEST_WORD if has_spaces else _LONGEST_PHRASE,
+            max_bytes_per_word=longest_word(text_rules),
             suffix_indicator=CONTINUATION_PREFIX,
             unknown_token=UNKNOWN_TOKEN,
             token_out_type=tf.int32,
@@ -161,6 +160,11 @@ def clean_texts(texts: tf.Tensor) -> tf.Tensor:
 def _shared_tokenizer(vocabulary: tuple[str, ...], text_rules: TextRules) -> WordPieceTokenizer:
     with tf.init_scope():  # a graph that is being traced would keep its tables
         return WordPieceTokenizer(vocabulary, text_rules)
+
+
+def longest_word(text_rules: TextRules) -> int:
+    """Returns the bytes of the longest word that is not `[UNK]`."""
+    return _LONGEST_PHRASE if text_rules.language in WITHOUT_SPACES else _LONGEST_WORD
 
 
 @dataclasses.dataclass(frozen=True)

@@ -9,8 +9,9 @@ from hypothesis import strategies as st
 from tokenizers import BertWordPieceTokenizer
 
 import spanbert_tf.terminal
-from data_prep.text.vocabulary import find_alphabet, make_tokenizer, write_vocabulary
+from data_prep.text.vocabulary import find_alphabet, write_vocabulary
 from spanbert_tf.errors import BadInputError, MismatchError
+from spanbert_tf.models import SpanBertTokenizer
 from spanbert_tf.text.vocabulary import SPECIAL_TOKENS, TextRules, check_case, load_vocabulary
 
 SENTENCES = "The Café in München serves crème brûlée. He doesn't visit often, she said! "
@@ -114,8 +115,8 @@ def test_all_ideographs_of_a_text_have_entries_without_twins(tmp_path, capsys):
 def test_the_fewest_letters_that_cover_the_share_have_entries(counts, coverage, vocabulary_size):
     ideographs = [chr(0x4E00 + number) for number in range(len(counts))]
     texts = [letter * count for letter, count in zip(ideographs, counts, strict=True)]
-    tokenizer = make_tokenizer(TextRules.of(False))
-    alphabet = find_alphabet(texts, tokenizer, vocabulary_size, coverage)
+    text_rules = TextRules.of(False)
+    alphabet = find_alphabet(texts, text_rules, vocabulary_size, coverage)
     ordered = sorted(counts, reverse=True)
     needed = next(n for n in range(len(counts) + 1) if sum(ordered[:n]) >= coverage * sum(counts))
     most = min(len(counts), vocabulary_size - len(SPECIAL_TOKENS))
@@ -174,3 +175,28 @@ def test_progress_is_told_by_bytes_of_both_readings(tmp_path, monkeypatch, capsy
         shares = [int(match[2]) for match in found]
         assert shares == sorted(shares)
         assert round(100 * os.path.getsize(paths[0]) / 1e6 / megabytes) in shares
+
+
+@pytest.mark.parametrize("strip_accents", [True, False], ids=["stripped", "kept"])
+def test_every_entry_is_a_piece_of_its_text(strip_accents, tmp_path):
+    """Records fold more letters than Hugging Face's normalizer: ß, final sigma, ligatures, …"""
+    text = "Straße straße \u03bb\u03cc\u03b3\u03bf\u03c2 \ufb01ne \ufb01ne x\u00b2 x\u00b2 \u0130I "
+    (tmp_path / "text").write_text(text * 3 + "\n\n" + "Caf\u00e9 e\u0301t\u00e9 \u00bd\u2026 " * 3)
+    path = tmp_path / "vocab.txt"
+    write_vocabulary(
+        str(tmp_path / "text"),
+        str(path),
+        vocabulary_size=300,
+        lowercase=True,
+        strip_accents=strip_accents,
+    )
+    entries = load_vocabulary(path)[len(SPECIAL_TOKENS) :]
+    tokenizer = SpanBertTokenizer(
+        [*SPECIAL_TOKENS, *entries, "7"], lowercase=True, strip_accents=strip_accents
+    )
+    for entry in entries:
+        # "7" is no letter of the text, so the entry is all of the word that follows it.
+        expected = ["7", entry] if entry.startswith("##") else [entry]
+        word = "".join(piece.removeprefix("##") for piece in expected)
+        assert [tokenizer.id_to_token(index) for index in tokenizer.tokenize(word)] == expected
+    assert ("ß" in entries) != strip_accents
