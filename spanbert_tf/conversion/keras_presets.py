@@ -132,6 +132,7 @@ def read_keras(
         tokenizer.get_vocabulary(),
         text_rules,
         word_segmentation=getattr(tokenizer, "word_segmentation", None),
+        spacy_model=getattr(tokenizer, "spacy_model", None),
         labels=model.labels,
         is_pair=model.is_pair,
         approximates_gelu=isinstance(backbone, keras_hub.models.BertBackbone),
@@ -286,6 +287,7 @@ def write_keras(checkpoint: Checkpoint, directory: str, *, overwrite: bool = Fal
     tokenizer = SpanBertTokenizer(
         checkpoint.vocabulary,
         word_segmentation=checkpoint.word_segmentation,
+        spacy_model=checkpoint.spacy_model,
         **checkpoint.text_rules._asdict(),
     )
     backbone = _encoder_of(checkpoint)

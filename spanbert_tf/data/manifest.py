@@ -279,7 +279,8 @@ class MadeFrom:
         deduplicate: what was left out if it had been read before; `None`: nothing.
         text_columns: columns of text in tables; empty for `text`.
         document_separator: in plain text, the line that begins a new document.
-        spacy_model: name or path of the model that found the annotations; `None` without any.
+        spacy_model: name or path of the model that found the annotations or words; `None` without
+            any.
     """
 
     versions: dict[str, str]
@@ -336,6 +337,13 @@ class PretrainingManifest(Manifest):
     def num_places(self) -> int:
         """Word pieces of a record at most."""
         return self.sequence_length - 1 - self.num_blocks
+
+    @property
+    def spacy_model_of_words(self) -> str | None:
+        """The model of spaCy that found the words; `None` if something else did."""
+        if self.word_segmentation != "spacy" or self.made_from is None:
+            return None
+        return self.made_from.spacy_model
 
     @property
     def has_words(self) -> bool:

@@ -95,6 +95,8 @@ class SpanBertTokenizer(LoadsPresets, keras_hub.tokenizers.WordPieceTokenizer):
         word_segmentation: string or `None`. How `spanbert-tf prepare pretraining` finds the words
             that masking takes: `"none"`, `"spaces"`, `"icu"`, `"jieba"` or `"spacy"`; `None`: as
             the language needs it. Word pieces do not depend on it.
+        spacy_model: string or `None`. The name or path of spaCy's model, if words are found by
+            `"spacy"`.
         dtype: `"int32"` for ids, or `"string"` for the word pieces. Preprocessors need ids.
 
     Raises:
@@ -121,6 +123,7 @@ class SpanBertTokenizer(LoadsPresets, keras_hub.tokenizers.WordPieceTokenizer):
         sequence_length: int | None = None,
         language: str = DEFAULT_LANGUAGE,
         word_segmentation: WordSegmentation | None = None,
+        spacy_model: str | None = None,
         **kwargs,
     ) -> None:
         fixed = sorted(set(_FIXED_OPTIONS) & set(kwargs))
@@ -133,6 +136,7 @@ class SpanBertTokenizer(LoadsPresets, keras_hub.tokenizers.WordPieceTokenizer):
         if word_segmentation not in (None, *get_args(WordSegmentation)):
             raise ValueError(f"word_segmentation={word_segmentation!r} is not known")
         self.word_segmentation = word_segmentation
+        self.spacy_model = spacy_model
         super().__init__(
             vocabulary=vocabulary,
             lowercase=lowercase,
@@ -232,6 +236,7 @@ class SpanBertTokenizer(LoadsPresets, keras_hub.tokenizers.WordPieceTokenizer):
         for name in (*_FIXED_OPTIONS, "special_tokens"):
             config.pop(name, None)
         config["language"] = self.language
-        if self.word_segmentation is not None:
-            config["word_segmentation"] = self.word_segmentation
+        for name in ("word_segmentation", "spacy_model"):
+            if getattr(self, name) is not None:
+                config[name] = getattr(self, name)
         return config

@@ -254,6 +254,7 @@ def save_run_preset(
             vocabulary,
             **manifest.text_rules._asdict(),
             word_segmentation=stated_segmentation(manifest.word_segmentation, manifest.language),
+            spacy_model=manifest.spacy_model_of_words,
         ),
         os.path.join(output, PRESET),
         sequence_length=manifest.sequence_length,

@@ -24,6 +24,7 @@ class _TokenizerConfig(TypedDict):
     strip_accents: NotRequired[bool | None]
     language: NotRequired[str]
     word_segmentation: NotRequired[WordSegmentation | None]
+    spacy_model: NotRequired[str | None]
 
 
 class _SavedTokenizer(TypedDict):
@@ -130,13 +131,18 @@ def load_vocabulary_of_preset(preset: str | os.PathLike) -> tuple[list[str], Tex
     return load_vocabulary(vocabulary), text_rules
 
 
-def segmentation_of_preset(preset: str | os.PathLike) -> WordSegmentation | None:
-    """How a preset states that words are found; `None`: as its language needs it.
+def segmentation_of_preset(
+    preset: str | os.PathLike,
+) -> tuple[WordSegmentation | None, str | None]:
+    """Returns how a preset states that words are found, and by which model of spaCy.
+
+    Both are `None` if words are found as its language needs it.
 
     Raises:
         BadInputError: as for `load_vocabulary_of_preset`.
     """
-    return _tokenizer_config(PresetFiles(preset)).get("word_segmentation")
+    config = _tokenizer_config(PresetFiles(preset))
+    return config.get("word_segmentation"), config.get("spacy_model")
 
 
 def _tokenizer_config(files: PresetFiles) -> _TokenizerConfig:

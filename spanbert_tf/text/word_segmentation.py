@@ -28,6 +28,7 @@ _DESCRIPTIONS: dict[WordSegmentation, str] = {
     "spacy": "spaCy's tokenizer",
 }
 _ANY_LANGUAGE = "xx"  # what spaCy's models of many languages state
+_SHOWN = 40
 _CHINESE = frozenset({"yue", "zh"})
 # A word with the space after it; leading space is a part of its own.
 _SPACED = re.compile(r"[^\s\u200b]+[\s\u200b]*|[\s\u200b]+")
@@ -67,6 +68,7 @@ class WordSegmenter:
         self, segmentation: WordSegmentation, language: str, spacy_model: str = ""
     ) -> None:
         self._cut = word_cutter(segmentation, language, spacy_model)
+        self._name = f"--word-segmentation {segmentation}"
 
     def borders(self, texts: Sequence[str]) -> np.ndarray:
         """Where words, and the spaces between them, begin.
@@ -76,11 +78,20 @@ class WordSegmenter:
 
         Returns:
             int64 [W], ascending places in the UTF-8 bytes of the texts put together.
+
+        Raises:
+            ConfigurationError: the words of a text, put together, are not the text.
         """
         texts = [without_surrogates(text) for text in texts]
         lengths: list[int] = []
         for text in texts:
-            lengths += map(len, self._cut(text))
+            lengths_of_words = list(map(len, self._cut(text)))
+            if sum(lengths_of_words) != len(text):
+                raise ConfigurationError(
+                    f"{self._name}: adds or drops characters of {text[:_SHOWN]!r}, so that the "
+                    "words have no place in the text; name another model"
+                )
+            lengths += lengths_of_words
         ends = np.cumsum([0, *lengths])
         return byte_positions("".join(texts))[ends[:-1]]
 

@@ -17,6 +17,7 @@ from spanbert_tf.command_line import ModelCommand
 from spanbert_tf.config import load_config
 from spanbert_tf.config.settings import shipped_names
 from spanbert_tf.tasks.table import load_task_config
+from spanbert_tf.text.languages import DEFAULT_SPACY_MODEL
 
 HEAVY = ("tensorflow", "keras", "keras_hub", "tf_keras", "apache_beam", "official", "matplotlib")
 
@@ -401,12 +402,7 @@ def test_the_default_model_of_spacy_is_installed_by_its_hash_alone():
     for extra in package_settings()["options.extras_require"].values():
         names = {re.split(r"[\[<>=]", line)[0].replace("-", "_") for line in extra.split()}
         assert not names & set(packages)
-    (option,) = (
-        option
-        for option in cli.commands["prepare"].commands["pretraining"].params
-        if option.name == "spacy_model"
-    )
-    assert option.default in packages
+    assert DEFAULT_SPACY_MODEL in packages
 
 
 @pytest.mark.parametrize(

@@ -10,8 +10,9 @@ from icu4py.breakers import WordBreaker
 from data_prep.beam.writing import write_pretraining_records
 from spanbert_tf.data.manifest import PretrainingManifest
 from spanbert_tf.errors import BadInputError
-from spanbert_tf.models import SpanBertTokenizer
-from spanbert_tf.text.vocabulary import SPECIAL_TOKENS
+from spanbert_tf.models import SpanBertBackbone, SpanBertPretrainer, SpanBertTokenizer
+from spanbert_tf.pretraining.job import save_run_preset
+from spanbert_tf.text.vocabulary import SPECIAL_TOKENS, load_vocabulary
 
 SENTENCES = [
     "我们在北京大学学习自然语言处理。",
@@ -139,6 +140,39 @@ def test_a_preset_tells_how_words_are_found(tmp_path):
     (preset / "tokenizer.json").write_text(json.dumps(saved))
     with pytest.raises(BadInputError, match=r"tokenizer.json: config.word_segmentation: .*'none'"):
         write_pretraining_records(tmp_path / "text.txt", preset=preset, output=tmp_path / "no")
+
+
+def test_a_preset_names_the_model_of_spacy_that_finds_words(vocabulary, tmp_path):
+    spacy = pytest.importorskip("spacy")
+    models = {name: str(tmp_path / name) for name in ("first", "second")}
+    for model in models.values():
+        spacy.blank("zh").to_disk(model)
+    output, manifest = write(
+        CHINESE,
+        vocabulary,
+        tmp_path,
+        language="zh",
+        word_segmentation="spacy",
+        spacy_model=models["first"],
+    )
+    preset = str(tmp_path / "preset")
+    backbone = SpanBertBackbone(
+        len(load_vocabulary(vocabulary)), 1, 1, 4, 4, max_sequence_length=64
+    )
+    model = SpanBertPretrainer(backbone, max_span_targets=3, span_position_dim=4)
+    save_run_preset(model, str(output), str(tmp_path), manifest, {})
+    for given, expected in ((None, "first"), ("second", "second")):
+        again = write_pretraining_records(
+            tmp_path / "text.txt",
+            preset=preset,
+            output=tmp_path / f"records_{expected}",
+            document_separator="=",
+            sequence_length=64,
+            validation_fraction=0,
+            spacy_model=given and models[given],
+        )
+        assert again.made_from.spacy_model == models[expected]
+        assert again.counts["words"] == manifest.counts["words"]
 
 
 def test_records_of_languages_with_spaces_say_nothing_of_words(vocabulary, tmp_path, capsys):

@@ -119,6 +119,18 @@ def test_a_missing_package_is_named_with_the_command_that_installs_it(way, packa
         check_segmentation(way, "zh", "zh_core_web_sm")
 
 
+def test_a_tokenizer_that_changes_the_text_is_refused(monkeypatch):
+    import spacy
+
+    language = spacy.blank("en")
+    language.tokenizer = lambda text: spacy.tokens.Doc(language.vocab, text.split())
+    monkeypatch.setattr(spacy, "load", lambda name: language)
+    segmenter = WordSegmenter("spacy", "en", "own")
+    assert segmenter.borders(["a b "]).tolist() == [0, 2]
+    with pytest.raises(ConfigurationError, match="--word-segmentation spacy: adds or drops"):
+        segmenter.borders(["a b ", "two  spaces "])
+
+
 def test_words_of_spacy_are_those_of_its_tokenizer(monkeypatch):
     import spacy
 
