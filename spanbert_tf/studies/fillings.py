@@ -1,6 +1,7 @@
 """Shows what a masked-language model fills in before and after training.
 
-One word is masked in each of some held-out sentences.
+One word is masked in each of some held-out sentences. It is an entry of the vocabulary, since the
+model fills in one, so Chinese text, whose entries are characters, has no such word.
 """
 
 import itertools

@@ -3,10 +3,11 @@
 A loss a piece says nothing where the pieces differ: one vocabulary has to predict `cat` and `##s`
 where another one predicts `cats`. So words are masked, the same for all encoders, with all of their
 pieces. The loss of a word is the sum of those of its pieces, and the sum over all words is divided
-by the number of their characters, which no vocabulary changes. An encoder predicts each piece of a
-word without knowing the others, so the sum is that of a model which takes them for independent; but
-it sees how many pieces are masked. The first is to the disadvantage of a vocabulary that cuts words
-into more pieces, the second to its advantage.
+by the number of their characters, which no vocabulary changes. Words here are BERT's. Where the
+records tell words in another way, BERT's words of one such word are masked together. An encoder
+predicts each piece of a word without knowing the others, so the sum is that of a model which takes
+them for independent; but it sees how many pieces are masked. The first is to the disadvantage of a
+vocabulary that cuts words into more pieces, the second to its advantage.
 
 B rows of a batch, S positions, K masked pieces of a row, V entries of a vocabulary.
 """
@@ -19,7 +20,7 @@ import numpy as np
 import tensorflow as tf
 
 from spanbert_tf.data.manifest import PretrainingManifest
-from spanbert_tf.data.rows import parse_records
+from spanbert_tf.data.rows import pack_rows, parse_records, starts_of_words
 from spanbert_tf.models import SpanBertMaskedLM, SpanBertTokenizer
 from spanbert_tf.text.vocabulary import (
     CONTINUATION_PREFIX,
@@ -27,6 +28,8 @@ from spanbert_tf.text.vocabulary import (
     MASK_TOKEN,
     START_TOKEN,
     UNKNOWN_TOKEN,
+    SpecialTokenIds,
+    begin_words,
     is_continuation,
 )
 
@@ -79,33 +82,71 @@ def read_held_out_text(records: str, tokenizers: Sequence[SpanBertTokenizer]) ->
     source = np.random.default_rng(0)
     rows: list[list[str]] = []
     masked: list[list[int]] = []
-    for ids in _held_out_records(records, manifest):
-        words = join_words([vocabulary[index] for index in ids])
+    for ids, begins_word in _held_out_records(records, manifest):
+        pieces = [vocabulary[index] for index in ids]
+        words = join_words(pieces)
         for cutter in cutters:
             words = words[: cutter.num_fitting(words, manifest.sequence_length)]
         known = [
-            index
-            for index, word in enumerate(words)
-            if any(map(str.isalnum, word)) and all(cutter.knows(word) for cutter in cutters)
+            group
+            for group in group_words(pieces, begins_word, len(words))
+            if any(map(str.isalnum, "".join(words[index] for index in group)))
+            and all(cutter.knows(words[index]) for cutter in cutters for index in group)
         ]
         if not known:
             continue
         num_masked = max(round(_MASKED_SHARE * len(known)), 1)
         rows.append(words)
-        masked.append(sorted(source.choice(known, num_masked, replace=False).tolist()))
+        chosen = sorted(source.choice(len(known), num_masked, replace=False).tolist())
+        masked.append([index for number in chosen for index in known[number]])
         if len(rows) == _MOST_ROWS:
             break
     return HeldOutText(rows, masked, manifest.sequence_length)
 
 
-def _held_out_records(records: str, manifest: PretrainingManifest) -> Iterator[np.ndarray]:
-    """Yields the token ids of each held-out record."""
+def _held_out_records(
+    records: str, manifest: PretrainingManifest
+) -> Iterator[tuple[np.ndarray, np.ndarray]]:
+    """Yields the token ids of each held-out record, and whether each begins a word, bool."""
     files = manifest.files(records, "validation")
+    special = SpecialTokenIds.from_vocabulary(manifest.vocabulary(records))
+    begins_word = tf.constant(begin_words(manifest.vocabulary(records)))
     for serialized in tf.data.TFRecordDataset(files).batch(_RECORDS_AT_ONCE):
-        parsed = parse_records(serialized, manifest)
+        parsed = parse_records(serialized, manifest, manifest.word_lists)
+        _, blocks = pack_rows(parsed, special)
+        starts = starts_of_words(parsed, blocks, begins_word).numpy()
         lengths = parsed.lengths.numpy()
         for row, token_ids in enumerate(parsed.token_ids.numpy()):
-            yield token_ids[: lengths[row]]
+            # [CLS] stands before the tokens.
+            yield token_ids[: lengths[row]], starts[row, 1 : lengths[row] + 1]
+
+
+def group_words(
+    pieces: Sequence[str], begins_word: Sequence[bool] | np.ndarray, num_words: int
+) -> list[list[int]]:
+    """Groups the first words of `join_words` by the words of the records.
+
+    Args:
+        pieces: the pieces of a record.
+        begins_word: whether each piece begins a word of the records. A word that begins inside of
+            one of `join_words` belongs to its group.
+        num_words: number of words to group.
+
+    Returns:
+        For each group the indices of its words.
+    """
+    groups: list[list[int]] = []
+    index = -1
+    for piece, begins in zip(pieces, begins_word, strict=True):
+        if is_continuation(piece):
+            continue
+        index += 1
+        if index == num_words:
+            break
+        if begins or not groups:
+            groups.append([])
+        groups[-1].append(index)
+    return groups
 
 
 def join_words(pieces: Sequence[str]) -> list[str]:

@@ -5,14 +5,17 @@ import math
 import keras
 import numpy as np
 import pytest
+from record_files import VOCABULARY, random_records, write_records
 
 from spanbert_tf.models import SpanBertBackbone, SpanBertMaskedLM, SpanBertTokenizer
 from spanbert_tf.studies.before_and_after import Measure, describe_help
 from spanbert_tf.studies.held_out_text import (
     HeldOutText,
+    group_words,
     join_words,
     loss_per_character,
     pieces_per_word,
+    read_held_out_text,
 )
 
 SMALL = ["[PAD]", "[UNK]", "[CLS]", "[SEP]", "[MASK]", "the", "cat", "##s", "sat", "."]
@@ -28,6 +31,46 @@ def model_of(vocabulary, seed=1):
 def test_pieces_are_joined_to_words():
     assert join_words(["##s", "the", "cat", "##s", "##s", "."]) == ["the", "catss", "."]
     assert join_words([]) == []
+
+
+def test_words_are_grouped_by_the_words_of_the_records():
+    """As ICU's of Chinese; and of Thai, where a word of the records may begin inside of BERT's."""
+    pieces = ["##s", "the", "cat", "##s", "sat", "##s", "."]
+    begins = [True, True, False, False, True, True, True]
+    assert group_words(pieces, begins, 4) == [[0, 1], [2], [3]]
+    assert group_words(pieces, begins, 2) == [[0, 1]]
+    assert group_words(pieces, [not piece.startswith("##") for piece in pieces], 9) == [
+        [0],
+        [1],
+        [2],
+        [3],
+    ]
+
+
+@pytest.mark.parametrize("way", ["none", "icu"])
+def test_words_of_the_records_are_masked_whole(way, tmp_path):
+    """Records of 20 tokens without continuations, whose words have 2, or 1 if they tell none."""
+    records = [
+        {**record, "token_ids": list(range(5 + number, 25 + number))}
+        for number, record in enumerate(random_records(12, 22))
+    ]
+    for record in records:
+        record["sentence_starts"] = [0]
+        record["sentence_indices"] = [0]
+        if way == "icu":
+            record["word_starts"] = list(range(0, 20, 2))
+    data = write_records(
+        tmp_path, records[:2], records[2:], sequence_length=24, word_segmentation=way
+    )
+    text = read_held_out_text(str(data), [SpanBertTokenizer(VOCABULARY)])
+    assert len(text.rows) == 10
+    size = 2 if way == "icu" else 1
+    for row, masked in zip(text.rows, text.masked, strict=True):
+        assert len(row) == 20
+        assert len(masked) == size * round(0.15 * 20 / size)
+        starts = masked[::size]
+        assert all(start % size == 0 for start in starts)
+        assert masked == [start + place for start in starts for place in range(size)]
 
 
 def test_pieces_per_word_are_counted():
