@@ -42,7 +42,7 @@ def chosen_vocabulary(
     strip_accents: bool | None,
     language: str | None = None,
 ) -> tuple[list[str], TextRules]:
-    """The vocabulary of records, and what is done to their text.
+    """Returns the vocabulary of records, and what is done to their text.
 
     Args:
         preset: the preset to train, which tells both; or `None`.
@@ -80,7 +80,7 @@ def chosen_vocabulary(
 
 
 def known_language(language: str | None) -> str:
-    """The code of `--language`; `None`: English.
+    """Returns the code of `--language`, or of English for `None`.
 
     Raises:
         ConfigurationError: there is no such language; the message names the nearest code.
@@ -108,7 +108,7 @@ def check_language_of_preset(preset: str | os.PathLike, language: str) -> None:
 
 
 def load_vocabulary_of_preset(preset: str | os.PathLike) -> tuple[list[str], TextRules]:
-    """The vocabulary of a preset's tokenizer, and what it does to text; no model is built.
+    """Returns the vocabulary of a preset's tokenizer, and its text rules, without building a model.
 
     Args:
         preset: directory, or another name that `from_preset` takes.
@@ -160,5 +160,5 @@ def _tokenizer_config(files: PresetFiles) -> _TokenizerConfig:
 
 
 def _missing(preset: PresetFiles, name: str) -> BadInputError:
-    """The error for a file that every preset with a tokenizer has."""
+    """Makes the error for a file that every preset with a tokenizer has."""
     return BadInputError(f"{preset}: {name} is missing; {_ADVICE}")

@@ -42,7 +42,7 @@ def segment_positions(
     *,
     first_paragraph: int,
 ) -> SegmentPositions:
-    """The positions of the tokens of texts. A line end ends a paragraph.
+    """Returns the positions of the tokens of texts. A line end ends a paragraph.
 
     Args:
         texts: string [N], UTF-8.
@@ -99,7 +99,7 @@ def as_line(texts: tf.Tensor) -> tf.Tensor:
 
 
 def find_sentences(texts: tf.Tensor, language: str) -> tf.RaggedTensor:
-    """The byte where each sentence begins, by the rule of records; in Python.
+    """Finds the byte where each sentence begins, by the rule of records; in Python.
 
     Args:
         texts: string [N], UTF-8; bytes that are not UTF-8 are seen as one character each.
@@ -129,7 +129,7 @@ def _find_sentences(language: str, texts: np.ndarray) -> tuple[np.ndarray, np.nd
 
 
 def _places_in_bytes(text: str, places: list[int]) -> list[int]:
-    """Ascending places in a text, in characters, as places in bytes."""
+    """Converts ascending places in a text from characters to bytes."""
     found = []
     last = 0
     num_bytes = 0
@@ -141,7 +141,7 @@ def _places_in_bytes(text: str, places: list[int]) -> list[int]:
 
 
 def given_sentences(texts: tf.Tensor, sentence_starts: tf.Tensor, language: str) -> tf.RaggedTensor:
-    """The byte where each sentence begins, from the characters where sentences begin.
+    """Finds the byte where each sentence begins, from the characters where sentences begin.
 
     A text without any of these is split by `find_sentences_in_graph`.
 
@@ -163,7 +163,7 @@ def given_sentences(texts: tf.Tensor, sentence_starts: tf.Tensor, language: str)
 
 
 def _bytes_of_characters(texts: tf.Tensor, characters: tf.RaggedTensor) -> tf.RaggedTensor:
-    """The first byte of characters, ragged int64 [N, places], from their places in the texts."""
+    """Converts places of characters to their first bytes, ragged int64 [N, places]."""
     content = tf.io.decode_raw(tf.strings.reduce_join(texts), tf.uint8)  # of all texts
     is_first = tf.bitwise.bitwise_and(content, tf.constant(0xC0, tf.uint8)) != 0x80
     first_bytes = tf.where(is_first)[:, 0]  # of the characters of all texts
@@ -175,7 +175,7 @@ def _bytes_of_characters(texts: tf.Tensor, characters: tf.RaggedTensor) -> tf.Ra
 
 
 def find_sentences_in_graph(texts: tf.Tensor, language: str) -> tf.RaggedTensor:
-    """As `find_sentences`, in TensorFlow operations that a server has, and only nearly the same.
+    """Does what `find_sentences` does, nearly, in TensorFlow operations that a server has.
 
     A sentence ends at white space after `.`, `!` or `?` and closing marks. After an abbreviation,
     an initial or an ellipsis it ends only before a word that often begins one, and after a number
@@ -201,7 +201,7 @@ _UNICODE_REPLACEMENTS = (
 
 @functools.cache
 def _replacements(language: str) -> tuple[tuple[str, str], ...]:
-    """Patterns and what replaces them: a full stop that ends nothing by `_`, ends by line ends."""
+    """Returns patterns and replacements: full stops that end nothing become `_`, ends line ends."""
     if language not in PUNKT_LANGUAGES:
         return _UNICODE_REPLACEMENTS
     splitter = punkt_splitter(language)
@@ -220,7 +220,7 @@ def _replacements(language: str) -> tuple[tuple[str, str], ...]:
 
 
 def _line_ends_before(texts: tf.Tensor, places: tf.Tensor) -> tf.Tensor:
-    """How many line ends there are up to each byte [T] of the texts put together."""
+    """Counts the line ends up to each byte [T] of the texts put together."""
     is_end = tf.strings.bytes_split(texts).flat_values == "\n"
     counts = tf.cumsum(tf.cast(is_end, tf.int32))
     return tf.gather(tf.concat([counts, [0]], axis=0), places)  # never empty
@@ -232,5 +232,5 @@ def changes(values: tf.Tensor) -> tf.Tensor:
 
 
 def _since_first(values: tf.Tensor, groups: tf.Tensor) -> tf.Tensor:
-    """Ascending values less the first one of their group [T]; groups ascend as well."""
+    """Subtracts from ascending values the first one of their group [T]; groups ascend as well."""
     return values - tf.gather(tf.math.segment_min(values, groups), groups)

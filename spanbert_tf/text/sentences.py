@@ -285,7 +285,7 @@ def _find_candidates(
 def _find_text_ends(
     text: str, codes: np.ndarray, line_starts: np.ndarray, line_ends: np.ndarray
 ) -> np.ndarray:
-    """Where the text of each line ends, without the white space behind it."""
+    """Finds where the text of each line ends, without the white space behind it."""
     text_ends = line_ends.copy()
     has_space = _has_kind(codes[line_ends - 1], _IS_SPACE) & (line_starts < line_ends)
     for line in np.flatnonzero(has_space).tolist():
@@ -297,7 +297,7 @@ def _find_text_ends(
 def _starts_after(
     text: str, codes: np.ndarray, text_ends: np.ndarray, ends: _Candidates
 ) -> np.ndarray:
-    """Where the next sentences begin.
+    """Finds where the next sentences begin.
 
     Args:
         text: the text.
@@ -324,7 +324,7 @@ def _has_kind(codes: np.ndarray, kind: int) -> np.ndarray:
 
 @functools.cache
 def _kinds_of_characters() -> np.ndarray:
-    """What each character is up to `_LAST_SPECIAL`, and then 0, which stands for all others."""
+    """Returns what each character is up to `_LAST_SPECIAL`, and then 0 for all others."""
     patterns = {
         _IS_SPACE: r"\s",
         _IS_CLOSING: rf"[{re.escape(''.join(_CLOSING))}]",
@@ -339,7 +339,7 @@ def _kinds_of_characters() -> np.ndarray:
 
 
 def _letter_numbers(codes: np.ndarray) -> np.ndarray:
-    """The numbers of letters of ASCII from 1, whatever their case; others are `_OTHER_LETTER`.
+    """Returns the numbers of letters of ASCII, from 1 in either case; others are `_OTHER_LETTER`.
 
     0 stands for characters that are no letters.
     """
@@ -348,7 +348,7 @@ def _letter_numbers(codes: np.ndarray) -> np.ndarray:
 
 @functools.cache
 def _numbers_of_letters() -> np.ndarray:
-    """The number of each character of ASCII, and `_OTHER_LETTER` for all others."""
+    """Returns the number of each character of ASCII, and `_OTHER_LETTER` for all others."""
     numbers = np.zeros(129, np.uint8)
     numbers[128] = _OTHER_LETTER
     for number, letter in enumerate(string.ascii_lowercase, start=1):
@@ -357,7 +357,7 @@ def _numbers_of_letters() -> np.ndarray:
 
 
 def _find_plain_endings(undecided: Iterable[str]) -> np.ndarray:
-    """Which words end a sentence before a full stop, whatever comes next, by their last letters.
+    """Finds the words that end a sentence before a full stop in any case, by their last letters.
 
     Args:
         undecided: words that do not.
@@ -376,7 +376,7 @@ def _find_plain_endings(undecided: Iterable[str]) -> np.ndarray:
 
 
 def _word_type(token: str) -> str:
-    """A token in lower case; all numbers are of one type."""
+    """Returns a token in lower case; all numbers are of one type."""
     if _NUMBER.fullmatch(token):
         return _NUMBER_TYPE
     return token.lower()
@@ -426,7 +426,7 @@ class UnicodeSplitter:
 
 @functools.cache
 def sentence_splitter(language: str) -> SentenceSplitter:
-    """The splitter of a language, for all who ask.
+    """Returns the splitter of a language, the same one to all who ask.
 
     Args:
         language: one of `spanbert_tf.text.languages.LANGUAGES`.
@@ -438,7 +438,7 @@ def sentence_splitter(language: str) -> SentenceSplitter:
 
 @functools.cache
 def punkt_splitter(language: str) -> PunktSplitter:
-    """The splitter of one of `PUNKT_LANGUAGES`."""
+    """Returns the splitter of one of `PUNKT_LANGUAGES`."""
     parameters = json.loads((_PARAMETERS / f"{language}.json").read_text(encoding="utf-8"))
     contexts = {
         word: int(forms)
@@ -454,7 +454,7 @@ def punkt_splitter(language: str) -> PunktSplitter:
 
 
 def nltk_model(language: str) -> str | None:
-    """The name of NLTK's Punkt model of a language; `None` if it has none."""
+    """Returns the name of NLTK's Punkt model of a language; `None` if it has none."""
     return LANGUAGES[language].lower() if language in PUNKT_LANGUAGES else None
 
 

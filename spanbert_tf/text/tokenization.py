@@ -60,7 +60,7 @@ class WordPieceTokenizer(tf.Module):
 
     @classmethod
     def shared(cls, vocabulary: Sequence[str], text_rules: TextRules) -> "WordPieceTokenizer":
-        """The tokenizer of a vocabulary for all who ask, built and traced once.
+        """Returns the tokenizer of a vocabulary, built and traced once for all who ask.
 
         Building one for BERT's vocabulary takes 0.2 s, and tracing it as long; a command asks for
         several: for its records, its preset, the preset's golden sentences, the export.
@@ -72,7 +72,7 @@ class WordPieceTokenizer(tf.Module):
         return _shared_tokenizer(tuple(vocabulary), text_rules)
 
     def tokenize(self, texts: tf.Tensor) -> tf.RaggedTensor:
-        """Ids of the word pieces of texts, string [N]; ragged int32 [N, pieces]."""
+        """Returns the ids of the word pieces of texts, string [N]; ragged int32 [N, pieces]."""
         return self._tokenize(texts)
 
     @_in_graph
@@ -80,12 +80,12 @@ class WordPieceTokenizer(tf.Module):
         return self._word_pieces.tokenize(self._normalize(texts)[0])
 
     def count(self, texts: tf.Tensor) -> tf.Tensor:
-        """Number of word pieces of each text of a request, string [N]; int64 [N]."""
+        """Counts the word pieces of each text of a request, string [N]; int64 [N]."""
         return self._count(texts)
 
     @functools.cached_property
     def _count(self) -> Callable[[tf.Tensor], tf.Tensor]:
-        """`count` as one graph. Finding it among others would take as long as counting a text."""
+        """Makes one graph of `count`: finding it among others takes as long as counting a text."""
 
         def count(texts: tf.Tensor) -> tf.Tensor:
             normalized = self._normalize(clean_texts(texts))[0]
@@ -97,7 +97,7 @@ class WordPieceTokenizer(tf.Module):
     def tokenize_with_offsets(
         self, texts: tf.Tensor
     ) -> tuple[tf.RaggedTensor, tf.RaggedTensor, tf.RaggedTensor]:
-        """Word pieces and where they stand.
+        """Returns word pieces and where they stand.
 
         A piece covers each character that it came from, whole: the `f` and the `i` of a ligature
         `ﬁ` both cover it.
@@ -128,7 +128,7 @@ class WordPieceTokenizer(tf.Module):
         )
 
     def _normalize(self, texts: tf.Tensor) -> tuple[tf.Tensor, tf.RaggedTensor | None]:
-        """Normalized texts, and for each of their bytes and their ends where it came from.
+        """Normalizes texts, and returns for each of their bytes and their ends where it came from.
 
         The places are bytes of the original, ragged int64 [N, bytes + 1]; `None`: they stay.
         """
@@ -185,7 +185,7 @@ class TokenizedText:
     positions: np.ndarray
 
     def span(self, start: int, end: int) -> tuple[int, int] | None:
-        """The pieces that cover a part of the text, the last one inclusive.
+        """Returns the pieces that cover a part of the text, the last one inclusive.
 
         Args:
             start: first character of the part.
@@ -218,7 +218,7 @@ class TextTokenizer:
     def __call__(
         self, texts: Sequence[str], *, first_paragraph: int = 0
     ) -> Iterator[TokenizedText]:
-        """The texts in their order.
+        """Yields the word pieces of the texts, in their order.
 
         Args:
             texts: any.
@@ -250,7 +250,7 @@ class TextTokenizer:
 
 
 def characters_before(texts: tf.Tensor, places: tf.Tensor, rows: tf.Tensor) -> tf.Tensor:
-    """Places in texts, in bytes, as places in characters.
+    """Converts places in texts from bytes to characters.
 
     Args:
         texts: string [N], UTF-8.
@@ -269,7 +269,7 @@ def characters_before(texts: tf.Tensor, places: tf.Tensor, rows: tf.Tensor) -> t
 
 
 def _character_ends(origins: tf.RaggedTensor) -> tf.Tensor:
-    """For each byte of normalized texts, the end of the character that it came from [bytes].
+    """Returns the end of the character from which each byte of normalized texts came [bytes].
 
     That is the next larger place; the bytes of one character have its first byte's.
     """
@@ -286,7 +286,7 @@ def _character_ends(origins: tf.RaggedTensor) -> tf.Tensor:
 
 
 def _lower_case(texts: tf.Tensor) -> tuple[tf.Tensor, tf.RaggedTensor]:
-    """Texts with each character in lower case, and the origin of each byte; see `_normalize`.
+    """Lower-cases each character, and returns the origin of each byte, too; see `_normalize`.
 
     (`tf.strings.lower` would go by the machine's language, and has no offsets.)
     """
@@ -311,5 +311,5 @@ def _lower_case(texts: tf.Tensor) -> tuple[tf.Tensor, tf.RaggedTensor]:
 
 @functools.cache
 def _lower_case_table() -> np.ndarray:
-    """The lower case of each character, int32; of `İ`, the first of its two."""
+    """Returns the lower case of each character, int32; of `İ`, the first of its two."""
     return np.array([ord(chr(number).lower()[0]) for number in range(_LETTERS)], np.int32)

@@ -48,7 +48,7 @@ class TextRules(NamedTuple):
     def of(
         cls, lowercase: bool, strip_accents: bool | None = None, language: str | None = None
     ) -> "TextRules":
-        """Rules with HuggingFace's default: accents are stripped if text is lower-cased.
+        """Makes rules with Hugging Face's default: accents are stripped if text is lower-cased.
 
         Raises:
             ValueError: accents would be stripped from cased text, or the language has no rule.
@@ -60,14 +60,14 @@ class TextRules(NamedTuple):
         return cls(lowercase, strip_accents, check_language(language or DEFAULT_LANGUAGE))
 
     def describe(self) -> str:
-        """The rules in words: the casing; and the language, unless it is English."""
+        """Says the rules in words: the casing; and the language, unless it is English."""
         text = "cased"
         if self.lowercase:
             text = f"lower-cased, accents {'stripped' if self.strip_accents else 'kept'}"
         return text if self.language == DEFAULT_LANGUAGE else f"{text}, language {self.language}"
 
     def options(self) -> str:
-        """The options of `spanbert-tf prepare` and `convert` for it."""
+        """Returns the options of `spanbert-tf prepare` and `convert` for the casing."""
         if not self.lowercase:
             return "--cased"
         return "--lowercase" if self.strip_accents else "--lowercase --keep-accents"
@@ -178,7 +178,7 @@ def make_markers(
     object_types: Iterable[str] = (),
     place: str = "vocabulary",
 ) -> dict[str, str]:
-    """The map from markers to entries of the vocabulary.
+    """Returns the map from markers to entries of the vocabulary.
 
     As in the original code (run_tacred.py) the first four of `[unused1]`, `[unused2]` … stand at
     the borders of entities that are kept, and the next ones for roles and types; unlike there, in
@@ -211,6 +211,6 @@ def make_markers(
 
 
 def find_unused_entries(vocabulary: Sequence[str]) -> list[str]:
-    """The entries `[unused1]`, `[unused2]` … of a vocabulary, in order of their numbers."""
+    """Returns the entries `[unused1]`, `[unused2]` … of a vocabulary, in order of their numbers."""
     matches = filter(None, map(_UNUSED.fullmatch, vocabulary))
     return [match[0] for match in sorted(matches, key=lambda match: int(match[1]))]

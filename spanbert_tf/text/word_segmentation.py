@@ -38,12 +38,12 @@ Cut = Callable[[str], Sequence[str]]
 
 
 def default_segmentation(language: str) -> WordSegmentation:
-    """How the words of a language are found unless an option says otherwise."""
+    """Returns how the words of a language are found unless an option says otherwise."""
     return "icu" if language in WITH_ICU_WORDS else "none"
 
 
 def stated_segmentation(segmentation: WordSegmentation, language: str) -> WordSegmentation | None:
-    """What a preset states of how words are found: nothing where it is the language's default."""
+    """Returns what a preset states of how words are found: `None` for the language's default."""
     return None if segmentation == default_segmentation(language) else segmentation
 
 
@@ -71,7 +71,7 @@ class WordSegmenter:
         self._name = f"--word-segmentation {segmentation}"
 
     def borders(self, texts: Sequence[str]) -> np.ndarray:
-        """Where words, and the spaces between them, begin.
+        """Finds where words, and the spaces between them, begin.
 
         Args:
             texts: paragraphs or sentences. A word begins with each.
@@ -126,7 +126,7 @@ def check_segmentation(
 def pieces_that_begin_words(
     borders: np.ndarray, piece_starts: np.ndarray, piece_ends: np.ndarray
 ) -> np.ndarray:
-    """Which word pieces begin a word.
+    """Finds the word pieces that begin a word.
 
     A piece that lies across a border joins the words on both sides: no word begins inside it.
 
@@ -144,7 +144,7 @@ def pieces_that_begin_words(
 
 
 def byte_positions(text: str) -> np.ndarray:
-    """The UTF-8 byte at which each character begins, and the end; int64 [characters + 1]."""
+    """Finds the UTF-8 byte at which each character begins, and the end; int64 [characters + 1]."""
     characters = np.frombuffer(text.encode("utf-32-le"), "<u4")
     sizes = 1 + (characters >= 0x80) + (characters >= 0x800) + (characters >= 0x10000)
     return np.concatenate([[0], np.cumsum(sizes)])
@@ -177,7 +177,7 @@ def load_spacy_model(model: str, option: str) -> "Language":
 
 
 def word_cutter(segmentation: WordSegmentation, language: str, spacy_model: str = "") -> Cut:
-    """What cuts a text into words and the spaces between them; arguments of `WordSegmenter`."""
+    """Returns what cuts a text into words and spaces between them; arguments of `WordSegmenter`."""
     if segmentation == "icu":
         from icu4py.breakers import WordBreaker
 

@@ -31,7 +31,7 @@ _PARTS = rf"(?s)^({_MARK}*?)({_CORE})?(['\x{{2019}}][sS])?({_MARK}*)$"
 
 
 def word_starts(texts: tf.Tensor) -> tf.RaggedTensor:
-    """The first bytes of the words of texts.
+    """Finds the first bytes of the words of texts.
 
     Words stand between spaces. Punctuation at their ends is cut off, each mark a word of its own,
     and so is `'s`; an abbreviation keeps its full stop: `U.S.`, `J.`, `Dr.`. Nothing else is cut
