@@ -64,7 +64,7 @@ def test_the_lines_of_the_page_go_from_text_to_answers_in_chinese(tmp_path, monk
         pathlib.Path("corpus", f"{number}.txt").write_text(text + "\n", encoding="utf-8")
     pathlib.Path("train.json").write_text(questions(source, 24), encoding="utf-8")
     pathlib.Path("dev.json").write_text(questions(source, 6), encoding="utf-8")
-    (block,) = re.findall(r"^```bash\n(.*?)^```", PAGE.read_text(), re.MULTILINE | re.DOTALL)
+    block, _ = re.findall(r"^```bash\n(.*?)^```", PAGE.read_text(), re.MULTILINE | re.DOTALL)
     for old, new in SMALLER.items():
         assert block.count(old) == 1, old
         block = block.replace(old, new)
