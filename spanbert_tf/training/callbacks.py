@@ -1,5 +1,6 @@
 """The user's own callbacks, which `training.callbacks` names."""
 
+import contextlib
 from collections.abc import Mapping, Sequence
 from typing import Any, NamedTuple
 
@@ -26,7 +27,8 @@ class UserCallbacks:
 
     A run logs in intervals of steps and evaluates between them, so the hooks of Keras mean:
 
-    - `on_train_begin(logs)` and `on_train_end(logs)`: the beginning and the end of the command;
+    - `on_train_begin(logs)` and `on_train_end(logs)`: the beginning and the end of the command, for
+      all callbacks but one that has failed;
     - `on_train_batch_end(batch, logs)`: a step was logged. `batch` counts steps from 0, and `logs`
       is the line of `metrics.jsonl` without `step`;
     - `on_epoch_begin(epoch)` and `on_epoch_end(epoch, logs)`: an epoch ends with each evaluation.
@@ -44,6 +46,8 @@ class UserCallbacks:
         self._num_steps = num_steps
         self._epoch = 0
         self._logs: dict[str, float] = {}
+        self._failed: _Named | None = None
+        self._failure: CallbackFailed | None = None
 
     def begin(self, num_evaluations: int) -> None:
         """Begins the training of a run that has some evaluations already."""
@@ -68,8 +72,16 @@ class UserCallbacks:
         return stops
 
     def end(self) -> None:
-        """Ends the training of this command."""
-        self._call("on_train_end", dict(self._logs))
+        """Ends the training of this command; `check` tells of callbacks that fail in this."""
+        for named in self._callbacks:
+            if named is not self._failed:
+                with contextlib.suppress(CallbackFailed):
+                    self._call_one(named, "on_train_end", dict(self._logs))
+
+    def check(self) -> None:
+        """Raises the error of the first callback that has failed."""
+        if self._failure:
+            raise self._failure
 
     def _asks_to_stop(self, hook: str, number: int) -> bool:
         """Calls a hook; as in Keras, a callback sets `model.stop_training` to stop."""
@@ -81,14 +93,22 @@ class UserCallbacks:
         return stops
 
     def _call(self, hook: str, *arguments: Any) -> None:
-        for place, callback in self._callbacks:
-            try:
-                getattr(callback, hook)(*arguments)
-            except Exception as error:  # anything that the user's code raises
-                raise CallbackFailed(
-                    f"{_SETTING}: {place} failed in {hook} ({_described(error)}); mend it or leave "
-                    "it out, and give the same command again to go on"
-                ) from error
+        for named in self._callbacks:
+            self._call_one(named, hook, *arguments)
+
+    def _call_one(self, named: _Named, hook: str, *arguments: Any) -> None:
+        try:
+            getattr(named.callback, hook)(*arguments)
+        except Exception as error:  # anything that the user's code raises
+            advice = "mend it or leave it out, and give the same command again to go on"
+            if hook == "on_train_end":
+                advice = "what the command itself writes is complete"
+            failure = CallbackFailed(
+                f"{_SETTING}: {named.place} failed in {hook} ({_described(error)}); {advice}"
+            )
+            self._failed = self._failed or named
+            self._failure = self._failure or failure
+            raise failure from error
 
 
 def load_callbacks(settings: Sequence[Mapping[str, Mapping[str, Any]]]) -> list[_Named]:

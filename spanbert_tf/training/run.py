@@ -112,10 +112,12 @@ def run(
                 )
 
         # Finish.
-        if watch.is_interrupted:
-            return None
-        result = job.finish(model, checkpoints, output, is_chief=devices.is_chief)
-        if devices.is_chief and not training.keep_checkpoints:
-            directory.sync()  # the preset is on the disk before the checkpoints are deleted
-            checkpoints.remove()
+        result = None
+        if not watch.is_interrupted:
+            result = job.finish(model, checkpoints, output, is_chief=devices.is_chief)
+            if devices.is_chief and not training.keep_checkpoints:
+                directory.sync()  # the preset is on the disk before the checkpoints are deleted
+                checkpoints.remove()
+        if own:
+            own.check()  # after all else, for a callback may have failed at the end
         return result

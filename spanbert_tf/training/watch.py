@@ -120,13 +120,14 @@ class Watch(keras.callbacks.Callback):
         try:
             self._progress.stop()
             is_early = isinstance(error, StopTraining)
-            if error is None or is_early or isinstance(error, CallbackFailed):
+            is_saved = error is None or is_early or isinstance(error, CallbackFailed)
+            if is_saved:
                 self._checkpoints.save(self.step)
                 self._checkpoints.wait()
             if error is None or is_early:
                 self._say_summary()
-                if self._user_callbacks:
-                    self._user_callbacks.end()
+            if is_saved and self._user_callbacks:
+                self._user_callbacks.end()
             self._profile.stop()  # after saving, which matters more
             try:
                 # A signal may have arrived while the last step was evaluated or saved.

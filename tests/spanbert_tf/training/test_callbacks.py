@@ -19,8 +19,9 @@ import random
 import keras
 
 class Recorder(keras.callbacks.Callback):
-    def __init__(self, path, fails_at=None, stops_at=None, draws=False):
+    def __init__(self, path, fails_at=None, stops_at=None, draws=False, fails_at_end=False):
         super().__init__()
+        self.fails_at_end = fails_at_end
         if draws:
             random.random()
         self.path, self.fails_at, self.stops_at = path, fails_at, stops_at
@@ -48,6 +49,8 @@ class Recorder(keras.callbacks.Callback):
 
     def on_train_end(self, logs=None):
         self.note("train_end", None, logs)
+        if self.fails_at_end:
+            raise KeyError("no such project")
 
 def fail():
     raise AssertionError
@@ -63,20 +66,24 @@ def recorder(tmp_path, monkeypatch):
 
 
 def _run(overrides, records, tmp_path, recorder, **options):
-    arguments = json.dumps({"path": str(tmp_path / "notes"), **options})
-    own = f"training.callbacks=[{{'{recorder}': {arguments}}}]"
-    config = load_config("spanbert_base", [*overrides, own])
+    """Runs with two callbacks, of which the second has no options."""
+    paths = [str(tmp_path / name) for name in ("notes", "others")]
+    callbacks = [{recorder: {"path": paths[0], **options}}, {recorder: {"path": paths[1]}}]
+    config = load_config("spanbert_base", [*overrides, f"training.callbacks={callbacks}"])
     run_pretraining(config, str(records), str(tmp_path / "run"), show_next_steps=False)
 
 
-def _notes(tmp_path):
-    return [json.loads(line) for line in (tmp_path / "notes").read_text().splitlines()]
+def _notes(tmp_path, name="notes"):
+    return [json.loads(line) for line in (tmp_path / name).read_text().splitlines()]
 
 
 def test_callbacks_get_each_line_and_each_evaluation(
     recorder, tmp_path, tiny_overrides, tiny_records, capsys
 ):
-    """A callback that fails ends the run with a line; the same command goes on without it."""
+    """A callback that fails ends the run with a line; the same command goes on without it.
+
+    The others end with the run. One that fails at the end of the run costs no preset.
+    """
     with pytest.raises(TrainingError) as raised:
         _run(tiny_overrides, tiny_records, tmp_path, recorder, fails_at=5)
     assert str(raised.value) == (
@@ -89,7 +96,16 @@ def test_callbacks_get_each_line_and_each_evaluation(
     )
     assert max(saved_steps(str(tmp_path / "run" / "checkpoints"))) == 6  # that step, too
     assert load_config(str(tmp_path / "run" / "config.yaml")).training.callbacks == []
-    _run(tiny_overrides, tiny_records, tmp_path, recorder)
+    assert _notes(tmp_path)[-1][0] == "batch_end"
+    assert [hook for hook, *_ in _notes(tmp_path, "others")][-2:] == ["epoch_begin", "train_end"]
+    with pytest.raises(TrainingError) as raised:
+        _run(tiny_overrides, tiny_records, tmp_path, recorder, fails_at_end=True)
+    assert str(raised.value) == (
+        "training.callbacks: my_recorder:Recorder failed in on_train_end (KeyError: 'no such "
+        "project'); what the command itself writes is complete"
+    )
+    assert (tmp_path / "run" / "preset").exists()
+    assert [hook for hook, *_ in _notes(tmp_path, "others")].count("train_end") == 2
     notes = _notes(tmp_path)
     assert [(hook, number) for hook, number, _ in notes] == [
         ("train_begin", None),
