@@ -6,6 +6,7 @@ there is left out, and a run that was killed goes on, so the same command finish
 """
 
 import functools
+import hashlib
 import json
 import os
 import shutil
@@ -16,17 +17,18 @@ import keras
 
 from data_prep.beam.writing import write_pretraining_records
 from data_prep.text.added_words import extend_vocabulary
-from data_prep.text.storage import find_files
+from data_prep.text.storage import InputFile, find_files
 from spanbert_tf.config import PretrainingConfig, load_config, load_run_config, shape_values
 from spanbert_tf.config.positions import reads_indices
 from spanbert_tf.config.run import INPUTS_FILE, PRESET
+from spanbert_tf.config.settings import parse_override
 from spanbert_tf.console import table_console
 from spanbert_tf.conversion.converted_presets import converted_preset
 from spanbert_tf.data.manifest import PretrainingManifest
 from spanbert_tf.errors import BadInputError, ConfigurationError
 from spanbert_tf.files.lock import locks_output
 from spanbert_tf.files.output import Output, write_text
-from spanbert_tf.files.paths import check_resumable, without_slash
+from spanbert_tf.files.paths import check_resumable, is_remote, without_slash
 from spanbert_tf.files.preset import PRESET_KIND, golden_digest
 from spanbert_tf.files.text_files import parse_json
 from spanbert_tf.files.written import print_written
@@ -43,6 +45,7 @@ from spanbert_tf.studies.held_out_text import (
     pieces_per_word,
     read_held_out_text,
 )
+from spanbert_tf.studies.other_vocabulary import write_with_vocabulary
 from spanbert_tf.studies.stages import check_enough_records, print_stage
 from spanbert_tf.studies.task_scores import TaskComparison, read_task_data
 from spanbert_tf.terminal import print_line
@@ -69,6 +72,19 @@ _HELD_OUT_SHARE = 0.03
 _FEWEST_STEPS = 10
 # Steps that measure the speed: the first half compiles, the second half is timed.
 _STEPS_OF_MEASUREMENT = 8
+# Settings that `--set` cannot change in that run. Batches by length have about as many positions as
+# the full width, of which alone a step is compiled here.
+_MEASUREMENT = {
+    "training.steps": _STEPS_OF_MEASUREMENT,
+    "training.schedule_steps": _STEPS_OF_MEASUREMENT,
+    "training.steps_per_execution": 1,
+    "training.head_steps": 0,
+    "training.log_every": _STEPS_OF_MEASUREMENT // 2,
+    "training.evaluate_batches": 1,
+    "training.initial_encoder_share": 0,
+    "training.batch_by_length": "false",
+    "training.callbacks": [],
+}
 _SHARE_OF_HOURS = 0.9  # the rest is for checkpoints and evaluations
 
 
@@ -128,16 +144,19 @@ def run_adapt(
     """
     if steps is not None and hours is not None:
         raise ConfigurationError("give either --steps or --hours")
+    set_steps = [text for text in overrides if parse_override(text)[0] == "training.steps"]
+    if set_steps and hours is not None:
+        raise ConfigurationError(f"--set {set_steps[0]}: --hours has other steps; give one of them")
     output = without_slash(output)
     check_resumable(output, "an adaptation", _CONTENTS)
     tasks = read_task_data(task_data, task_prepare)
-    find_files(text.input_pattern, follow_links=text.follow_links)  # reports mistakes first
+    files = find_files(text.input_pattern, follow_links=text.follow_links)
     encoder = converted_preset(preset, language=language)
     tokenizer_to_extend(Preset(encoder))  # refuses presets of other projects, and adapters
     shape_of_run = _settings(encoder, load_config(CONFIG).training.steps) + list(overrides)
     place = os.path.join(output, _RUN)
     load_run_config(CONFIG, shape_of_run, preset=encoder, run=place)
-    _note_arguments(output, encoder, text, words=words, steps=steps, hours=hours)
+    _note_arguments(output, encoder, text, files, words=words, steps=steps, hours=hours)
     options = {"num_devices": num_devices, "backend_changed": backend_changed}
     comparisons = [
         TaskComparison(task, os.path.join(output, _TASKS, task.folder), options, encoder)
@@ -179,10 +198,8 @@ def run_adapt(
 
     print_stage("Before and after")
 
-    same_records = records if begin_with == encoder else None
-    place_before = os.path.join(output, _BEFORE)
     train_head = functools.partial(
-        _train_head_alone, encoder, text, same_records, place_before, settings, options
+        _train_head_alone, encoder, records, os.path.join(output, _BEFORE), settings, options
     )
     before, after = [pieces_per_word(held_out, tokenizer) for tokenizer in tokenizers]
     measures = [Measure("pieces a word", before, after, None)]
@@ -220,7 +237,13 @@ def _settings(preset: str, steps: int) -> list[str]:
     return [f"{key}={value}" for key, value in values.items()]
 
 
-def _note_arguments(output: str, encoder: str, text: TextSource, **numbers: float | None) -> None:
+def _note_arguments(
+    output: str,
+    encoder: str,
+    text: TextSource,
+    files: Sequence[InputFile],
+    **numbers: float | None,
+) -> None:
     """Refuses a directory that was begun with other arguments, and notes those of a new one."""
     _, text_rules = load_vocabulary_of_preset(encoder)
     is_english = text_rules.language == DEFAULT_LANGUAGE
@@ -228,6 +251,7 @@ def _note_arguments(output: str, encoder: str, text: TextSource, **numbers: floa
         "--preset": golden_digest(encoder),
         "--language": None if is_english else text_rules.language,
         "--input": json.dumps(list(text.input_pattern)),
+        "state of the files of --input": _state(files),
         "--text-column": json.dumps(list(text.text_columns)),
         "--document-separator": text.document_separator,
     }
@@ -237,6 +261,15 @@ def _note_arguments(output: str, encoder: str, text: TextSource, **numbers: floa
     if any(os.path.isdir(os.path.join(output, part)) for part in (_EXTENDED, _RECORDS)):
         directory.check_inputs(inputs)  # a call that failed before these can be corrected
     directory.write_inputs(inputs)
+
+
+def _state(files: Sequence[InputFile]) -> str:
+    """Returns a digest of the names, sizes and times of change of files."""
+    states = [
+        (file.name, file.size, None if is_remote(file.path) else os.stat(file.path).st_mtime_ns)
+        for file in files
+    ]
+    return hashlib.sha256(json.dumps(states).encode()).hexdigest()
 
 
 def _extended(encoder: str, text: TextSource, words: int, output: str) -> str:
@@ -284,14 +317,8 @@ def _steps_in(
             return parse_json(file.read(), dict[str, int], path, "remove it")["steps"]
     run = os.path.join(output, _SPEED)
     shutil.rmtree(run, ignore_errors=True)
-    settings = [
-        *_settings(preset, _STEPS_OF_MEASUREMENT),
-        *overrides,
-        "training.head_steps=0",
-        f"training.log_every={_STEPS_OF_MEASUREMENT // 2}",
-        "training.evaluate_batches=1",
-        "training.initial_encoder_share=0",
-    ]
+    fixed = [f"{key}={value}" for key, value in _MEASUREMENT.items()]
+    settings = [*_settings(preset, _STEPS_OF_MEASUREMENT), *overrides, *fixed]
     config = load_run_config(CONFIG, settings, preset=preset, run=run)
     model = run_pretraining(
         config, records, run, preset, num_devices=num_devices, show_next_steps=False
@@ -325,8 +352,7 @@ def _copy_preset(preset: str, output: str) -> str:
 
 def _train_head_alone(
     encoder: str,
-    text: TextSource,
-    records: str | None,
+    records: str,
     output: str,
     settings: Sequence[str],
     options: dict[str, Any],
@@ -335,8 +361,8 @@ def _train_head_alone(
 
     Args:
         encoder: preset of the encoder.
-        text: the text.
-        records: its records with the encoder's own vocabulary; `None`: they are written here.
+        records: the records of the run that trained the encoder further. If their vocabulary is
+            another one, they are written here with that of the encoder.
         output: directory for the run.
         settings: of the run that trained the encoder further.
         options: arguments of `run_pretraining`.
@@ -347,11 +373,21 @@ def _train_head_alone(
     print_line(f"{encoder}: has no trained head, so one is trained alone, to compare with")
     run = os.path.join(output, _RUN)
     steps = load_config(CONFIG, settings).training.steps
-    alone = [*settings, f"training.head_steps={steps}", "training.initial_encoder_share=0"]
+    alone = [
+        *settings,
+        f"training.head_steps={steps}",
+        "training.initial_encoder_share=0",
+        "training.callbacks=[]",
+    ]
     config = load_run_config(CONFIG, alone, preset=encoder, run=run)
-    if records is None:
-        records = os.path.join(output, _RECORDS)
-        _write_records(encoder, text, records, config)
+    tokenizer = Preset(encoder).tokenizer
+    manifest = PretrainingManifest.load(records)
+    if manifest.vocabulary(records) != tokenizer.get_vocabulary():
+        own_records = os.path.join(output, _RECORDS)
+        if not os.path.isdir(own_records):
+            num_records = steps * config.training.batch_size
+            write_with_vocabulary(records, tokenizer, own_records, num_records)
+        records = own_records
     model = run_pretraining(config, records, run, encoder, show_next_steps=False, **options)
     if model is None:
         return None

@@ -78,7 +78,7 @@ def read_held_out_text(records: str, tokenizers: Sequence[SpanBertTokenizer]) ->
     """
     manifest = PretrainingManifest.load(records)
     vocabulary = manifest.vocabulary(records)
-    cutters = [_WordCutter(tokenizer) for tokenizer in tokenizers]
+    cutters = [WordCutter(tokenizer) for tokenizer in tokenizers]
     source = np.random.default_rng(0)
     rows: list[list[str]] = []
     masked: list[list[int]] = []
@@ -160,7 +160,7 @@ def join_words(pieces: Sequence[str]) -> list[str]:
     return words
 
 
-class _WordCutter:
+class WordCutter:
     """Cuts words into the ids of their pieces, each word once."""
 
     def __init__(self, tokenizer: SpanBertTokenizer) -> None:
@@ -190,7 +190,7 @@ class _WordCutter:
 
 def pieces_per_word(text: HeldOutText, tokenizer: SpanBertTokenizer) -> float:
     """The mean number of pieces of a word. Punctuation marks are words, too."""
-    cutter = _WordCutter(tokenizer)
+    cutter = WordCutter(tokenizer)
     return sum(len(ids) for row in text.rows for ids in cutter.cut(row)) / text.num_words
 
 
@@ -237,7 +237,7 @@ def _masked_rows(
     text: HeldOutText, tokenizer: SpanBertTokenizer
 ) -> list[tuple[list[int], dict[int, int]]]:
     """For each row the token ids, and the position → id of each masked piece."""
-    cutter = _WordCutter(tokenizer)
+    cutter = WordCutter(tokenizer)
     start, end, mask = map(tokenizer.token_to_id, (START_TOKEN, END_TOKEN, MASK_TOKEN))
     rows = []
     for words, masked in zip(text.rows, text.masked, strict=True):

@@ -18,6 +18,7 @@ from commands_on_jax import run_on_jax
 from continued_runs import save_encoder
 from torch_models import VOCABULARY, save_torch_model, torch_model
 
+from data_prep.text.storage import find_files
 from spanbert_tf.cli import main
 from spanbert_tf.errors import MismatchError
 from spanbert_tf.files.lock import output_lock
@@ -120,6 +121,10 @@ def test_the_commands_of_the_page_run(folder, capsys):
     [
         ("--steps 2 --hours 1", "give either --steps or --hours"),
         ("--hours 0", "--hours"),
+        (
+            "--hours 1 --set training.steps=3",
+            "--set training.steps=3: --hours has other steps; give one of them",
+        ),
         ("--task-data rte", "is not TASK=DIR"),
         ("--task-data rte=nowhere", "nowhere: is no directory"),
         ("--task-data rte=empty", "has 0 files train.*"),
@@ -176,15 +181,27 @@ def test_a_lock_that_a_kill_left_is_no_other_thing(tmp_path):
 def test_arguments_can_be_corrected_until_something_was_made_by_them(tmp_path):
     preset = save_encoder(tmp_path / "encoder")
 
-    def note(*input_pattern):
-        _note_arguments(str(tmp_path / "mine"), preset, TextSource(input_pattern), words=3)
+    def note(pattern):
+        files = find_files([pattern])
+        _note_arguments(str(tmp_path / "mine"), preset, TextSource([pattern]), files, words=3)
 
-    note("a.csv")
-    note("b.csv")
+    first, second = str(tmp_path / "a.csv"), str(tmp_path / "b*.csv")
+    for name in ("a.csv", "b.csv"):
+        (tmp_path / name).write_text("text\nThe cat sat.\n")
+    note(first)
+    note(second)
     (tmp_path / "mine" / "records").mkdir()
-    note("b.csv")
+    note(second)
     with pytest.raises(MismatchError, match="mine: this run was begun with another --input"):
-        note("a.csv")
+        note(first)
+    (tmp_path / "b2.csv").write_text("text\nThe dog sat.\n")
+    with pytest.raises(MismatchError, match="another state of the files of --input; name another"):
+        note(second)
+    (tmp_path / "b2.csv").unlink()
+    note(second)
+    (tmp_path / "b.csv").write_text("text\nThe cat slept.\n")
+    with pytest.raises(MismatchError, match="another state of the files of --input; name another"):
+        note(second)
 
 
 def test_files_of_a_task_can_be_corrected_until_a_run_was_begun_with_them(folder):
@@ -284,14 +301,31 @@ def test_killed_in_each_stage_it_ends_in_the_same_table_and_bits(headless, capsy
     assert golden_digest(f"killed/{after}") != golden_digest(f"straight/{after}")
 
 
+RECORDER = """
+import keras
+
+class Recorder(keras.callbacks.Callback):
+    def on_train_begin(self, logs=None):
+        with open("notes", "a") as file:
+            file.write(f"{self.params['steps']}\\n")
+"""
+
+
 @pytest.mark.slow
-def test_hours_are_as_many_steps_as_were_measured(folder, capsys):
-    arguments = [*ADAPT, "--hours", "0.001", "--output", "mine"]
+def test_hours_are_as_many_steps_as_were_measured(headless, capsys, monkeypatch):
+    """The user's callbacks see this run alone, not that of the speed, nor that of a head."""
+    folder = headless
+    (folder / "my_recorder.py").write_text(RECORDER)
+    monkeypatch.syspath_prepend(str(folder))
+    further = ["training.batch_by_length=true", "training.callbacks=['my_recorder:Recorder']"]
+    arguments = [*ADAPT, *further, "--hours", "0.001", "--output", "mine"]
     code, printed = run(arguments, capsys)
     assert code == 0, printed.err
     (told,) = re.findall(r"a step takes .* s here: ([\d,]+) steps in 0.001 hours", printed.out)
     steps = int(told.replace(",", ""))
     assert read_metrics("mine/run/metrics.jsonl")[-1]["step"] == steps
+    assert read_metrics("mine/before/run/metrics.jsonl")[-1]["step"] == steps
+    assert (folder / "notes").read_text().split() == [str(steps)]
     assert f"in {told} steps" in (folder / "mine" / "README.md").read_text()
     code, printed = run(arguments, capsys)  # the speed is not measured again
     assert (code, "a step takes" in printed.out) == (0, False)
