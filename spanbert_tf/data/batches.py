@@ -77,7 +77,7 @@ class LengthBatches:
                 f"{len(lengths)} rows in batches of {batch_size}, none longer than {max_length}"
             )
         self.batch_size = batch_size
-        self.widths = batch_widths(lengths, max_length, MAX_WIDTHS)  # [W]
+        self.widths = batch_widths(np.bincount(lengths), max_length, MAX_WIDTHS)  # [W]
         self._lengths = np.asarray(lengths)
         self._row_widths = self.widths[np.searchsorted(self.widths, lengths)]  # [N]
         is_small = self.num_batches < FEWEST_SORTED

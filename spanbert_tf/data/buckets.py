@@ -9,7 +9,7 @@ So each row of an epoch is in one batch, batches keep the random order, and thei
 only on how many rows each width has, which is the same in all epochs. Buckets hold less than a
 batch of each width, so rows may come in chunks, and nobody has to know all of them at once.
 
-N rows, W widths, M batches.
+N rows, W widths, M batches, L the length of the longest row.
 """
 
 import dataclasses
@@ -54,9 +54,15 @@ class Buckets:
         of_all = np.searchsorted(self.widths, np.arange(self.widths[-1] + 1))
         return of_all[lengths]  # looked up, as a search for each row takes 50 times as long
 
-    def num_batches(self, lengths: np.ndarray) -> int:
-        """Returns the number of batches of an epoch with rows of these lengths."""
-        counts = np.bincount(self.of_lengths(lengths), minlength=len(self.widths))
+    def num_batches(self, num_rows: np.ndarray) -> int:
+        """Returns the number of batches of an epoch.
+
+        Args:
+            num_rows: int64 [L + 1], the number of rows of each length.
+        """
+        counts = np.zeros(len(self.widths), "int64")
+        lengths = np.flatnonzero(num_rows)
+        np.add.at(counts, self.of_lengths(lengths), num_rows[lengths])
         left = np.repeat(np.arange(len(self.widths)), counts % self.sizes)
         return int(np.sum(counts // self.sizes)) + len(self._last_batches(left))
 
@@ -106,18 +112,19 @@ class Buckets:
         return batches
 
 
-def constant_tokens(lengths: np.ndarray, *, batch_size: int, sequence_length: int) -> Buckets:
+def constant_tokens(num_rows: np.ndarray, *, batch_size: int, sequence_length: int) -> Buckets:
     """Makes the buckets of batches that all have about as many positions.
 
     A batch of rows of `sequence_length` has `batch_size` rows. Narrower ones have as many more as
     fit in its positions, rounded down to a multiple of `row_multiple`.
 
     Args:
-        lengths: int [N], tokens of each row, special tokens included.
+        num_rows: int64 [L + 1], the number of rows of each length in tokens, special tokens
+            included.
         batch_size: rows of a batch of the largest width.
         sequence_length: the largest width.
     """
-    widths = batch_widths(lengths, sequence_length, MOST_CONSTANT)
+    widths = batch_widths(num_rows, sequence_length, MOST_CONSTANT)
     multiple = row_multiple(batch_size)
     sizes = batch_size * sequence_length // widths.astype("int64") // multiple * multiple
     return Buckets(widths, sizes)
@@ -135,22 +142,24 @@ def row_multiple(batch_size: int) -> int:
     return multiple
 
 
-def batch_widths(lengths: np.ndarray, max_length: int, most: int) -> np.ndarray:
+def batch_widths(num_rows: np.ndarray, max_length: int, most: int) -> np.ndarray:
     """Chooses the widths that rows are padded to with the fewest positions in all.
 
     They are multiples of `WIDTH_MULTIPLE`, or `max_length`. The choice is exact, by dynamic
     programming over the histogram of lengths.
 
     Args:
-        lengths: int [N], tokens of each row.
+        num_rows: int64 [L + 1], the number of rows of each length in tokens.
         max_length: the largest width; no row is longer.
         most: number of widths at most.
 
     Returns:
         int32 [W], ascending.
     """
-    rounded = np.minimum(-(-np.asarray(lengths) // WIDTH_MULTIPLE) * WIDTH_MULTIPLE, max_length)
-    candidates, counts = np.unique(rounded, return_counts=True)  # [C] each
+    lengths = np.flatnonzero(num_rows)
+    rounded = np.minimum(-(-lengths // WIDTH_MULTIPLE) * WIDTH_MULTIPLE, max_length)
+    candidates, first = np.unique(rounded, return_index=True)  # [C] each
+    counts = np.add.reduceat(num_rows[lengths], first)
     shorter = np.concatenate([[0], np.cumsum(counts)])  # [C + 1] rows below each candidate
     # positions[i, j]: positions of the rows from candidate i on, all padded to candidate j.
     positions = (candidates * (shorter[np.newaxis, 1:] - shorter[:, np.newaxis])).astype(float)

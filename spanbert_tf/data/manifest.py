@@ -399,15 +399,21 @@ class PretrainingManifest(Manifest):
             os.path.join(directory, shard.file) for shard in self.shards if shard.split == split
         ]
 
-    def lengths(self, directory: str, split: str) -> np.ndarray:
-        """The word pieces of each record of a split, in order of the files, int32 [records].
+    def num_rows(self, directory: str, split: str) -> np.ndarray:
+        """Counts the records of a split by their length in word pieces.
+
+        Returns:
+            int64 [num_places + 1], the number of records of each length.
 
         Raises:
             BadInputError: the files with the lengths are missing, as in records that earlier
                 versions wrote, or do not belong to the records.
         """
-        shards = [shard for shard in self.shards if shard.split == split]
-        return np.concatenate([self._lengths_of(directory, shard) for shard in shards])
+        counts = np.zeros(self.num_places + 1, "int64")
+        for shard in self.shards:
+            if shard.split == split:
+                counts += np.bincount(self._lengths_of(directory, shard), minlength=len(counts))
+        return counts
 
     def _lengths_of(self, directory: str, shard: Shard) -> np.ndarray:
         path = os.path.join(directory, shard.file)

@@ -142,13 +142,13 @@ class LengthPlan(NamedTuple):
 
     Attributes:
         files: paths of the shards.
-        lengths: int32 [records], word pieces of each record.
+        num_rows: int64 [L + 1], the number of records of each length in word pieces.
         buckets: widths of the batches in word pieces, and their rows.
         fill: a serialized record without text.
     """
 
     files: list[str]
-    lengths: np.ndarray
+    num_rows: np.ndarray
     buckets: Buckets
     fill: bytes
 
@@ -161,26 +161,28 @@ class LengthPlan(NamedTuple):
         Raises:
             BadInputError: the lengths are missing or not those of the records.
         """
-        lengths = manifest.lengths(directory, "train")
+        num_rows = manifest.num_rows(directory, "train")
         num_special = manifest.sequence_length - manifest.num_places
         buckets = constant_tokens(
-            lengths + num_special, batch_size=batch_size, sequence_length=manifest.sequence_length
+            np.pad(num_rows, (num_special, 0)),
+            batch_size=batch_size,
+            sequence_length=manifest.sequence_length,
         )
         if buckets.widths.tolist() == [manifest.sequence_length]:
             return None
         in_pieces = Buckets(buckets.widths - num_special, buckets.sizes)
-        return cls(manifest.files(directory, "train"), lengths, in_pieces, _empty_record(manifest))
+        return cls(manifest.files(directory, "train"), num_rows, in_pieces, _empty_record(manifest))
 
     @property
     def num_batches(self) -> int:
         """Batches of an epoch."""
-        return self.buckets.num_batches(self.lengths)
+        return self.buckets.num_batches(self.num_rows)
 
     def batches(self, seed: int, first_batch: int) -> tf.data.Dataset:
         """Batches of serialized records; see `length_batches`."""
         return length_batches(
             self.files,
-            self.lengths,
+            self.num_rows,
             self.buckets,
             fill=self.fill,
             seed=seed,

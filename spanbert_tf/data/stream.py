@@ -66,7 +66,7 @@ def training_chunks(
 
 def length_batches(
     files: list[str],
-    lengths: np.ndarray,
+    num_rows: np.ndarray,
     buckets: Buckets,
     *,
     fill: bytes,
@@ -80,7 +80,7 @@ def length_batches(
 
     Args:
         files: TFRecord files, in a fixed order, with the files of their lengths beside them.
-        lengths: int [records], the tokens of all records.
+        num_rows: int64 [L + 1], the number of records of each length in tokens.
         buckets: the widths, here as the tokens of text that a row holds.
         fill: the serialized record that fills up the last batch of an epoch.
         seed: as for `training_chunks`.
@@ -90,7 +90,8 @@ def length_batches(
         A data set of (int64 [], the number of the bucket; string [B], serialized records; int64
         [B], their epoch), where B is the size of the bucket. Errors are those of `training_chunks`.
     """
-    first_epoch, first_in_epoch = divmod(first_batch, buckets.num_batches(lengths))
+    first_epoch, first_in_epoch = divmod(first_batch, buckets.num_batches(num_rows))
+    num_records = int(np.sum(num_rows))
     nothing = (tf.constant([], tf.string), tf.constant([], tf.int32))
 
     def read(file: tf.Tensor) -> tf.data.Dataset:
@@ -130,7 +131,7 @@ def length_batches(
         def permute_chunk(chunk: tf.Tensor, values: tuple) -> tuple[tf.Tensor, ...]:
             return (*_permute(values, seed, epoch, chunk), tf.constant(False))
 
-        chunks = _chunks_in_order(read, files, len(lengths), seed, epoch).map(permute_chunk)
+        chunks = _chunks_in_order(read, files, num_records, seed, epoch).map(permute_chunk)
         chunks = chunks.concatenate(tf.data.Dataset.from_tensors((*nothing, True)))
         filled = chunks.scan(nothing, fill_buckets)
         num_passed = tf.where(epoch == first_epoch, tf.constant(first_in_epoch, tf.int64), 0)

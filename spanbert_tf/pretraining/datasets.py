@@ -143,11 +143,15 @@ class RunDatasets:
             )
         num_replicas = self.devices.num_replicas
         if np.any(plan.buckets.sizes % num_replicas):
+            advice = "train on a power of two of them"
+            if num_replicas.bit_count() == 1:
+                # Then `row_multiple` is a multiple of the number of devices.
+                parts = 4 * num_replicas
+                fitting = -(-self.config.training.batch_size // parts) * parts
+                advice = f"set training.batch_size={fitting}"
             raise ConfigurationError(
                 f"{setting}: batches of {', '.join(map(str, plan.buckets.sizes))} rows cannot be "
-                f"shared equally by {num_replicas} devices; train on a power of two of them with a "
-                f"training.batch_size that is a multiple of four times their number, or set "
-                f"{setting}=false"
+                f"shared equally by {num_replicas} devices; {advice}, or set {setting}=false"
             )
 
     def training(self, first_batch: int) -> tf.data.Dataset:

@@ -53,7 +53,7 @@ def test_whole_records_stay_as_they_are(directory, tmp_path):
 def test_lengths_are_written_anew(damage, directory, tmp_path):
     """Records of earlier versions have none."""
     manifest = PretrainingManifest.load(directory)
-    expected = manifest.lengths(directory, "train")
+    expected = manifest.num_rows(directory, "train")
     path = directory / "train-00000-of-00002.lengths.npy"
     path.unlink()
     if damage == "wrong":
@@ -62,7 +62,7 @@ def test_lengths_are_written_anew(damage, directory, tmp_path):
         path.write_bytes(b"")
     repaired = repair_records(str(directory), str(tmp_path / "new"))
     assert repaired == dataclasses.replace(manifest, repaired_from=manifest.digest)
-    assert repaired.lengths(tmp_path / "new", "train").tolist() == expected.tolist()
+    assert repaired.num_rows(tmp_path / "new", "train").tolist() == expected.tolist()
 
 
 @pytest.mark.parametrize(

@@ -35,6 +35,7 @@ from data_prep.text.storage import find_files
 from data_prep.text.vocabulary import write_vocabulary
 from spanbert_tf.cli import main
 from spanbert_tf.data.manifest import PretrainingManifest
+from spanbert_tf.data.tfrecords import load_lengths
 from spanbert_tf.errors import BadInputError, ConfigurationError, MismatchError
 from spanbert_tf.text.tokenization import WordPieceTokenizer
 from spanbert_tf.text.vocabulary import SPECIAL_TOKENS, TextRules, load_vocabulary
@@ -126,7 +127,11 @@ def test_the_description_fits_the_files(single, letters_vocabulary):
     for split in ("train", "validation"):
         records = written_records.read_records(output, manifest, split)
         expected = [len(record["token_ids"]) for record in records]
-        assert manifest.lengths(output, split).tolist() == expected
+        files = manifest.files(str(output), split)
+        assert [length for path in files for length in load_lengths(path)] == expected
+        assert manifest.num_rows(output, split).tolist() == [
+            expected.count(length) for length in range(manifest.num_places + 1)
+        ]
     for shard in manifest.shards:
         assert hashlib.sha256((output / shard.file).read_bytes()).hexdigest() == shard.sha256
         num_records = sum(1 for _ in tf.data.TFRecordDataset(str(output / shard.file)))

@@ -55,7 +55,7 @@ def test_widths_are_the_best_ones(lengths, max_widths):
         for widths in itertools.combinations(allowed, count)
         if widths[-1] >= max(lengths)
     )
-    widths = batch_widths(np.array(lengths), 75, max_widths).tolist()
+    widths = batch_widths(np.bincount(lengths), 75, max_widths).tolist()
     assert widths == sorted(set(widths))
     assert set(widths) <= set(allowed)
     assert len(widths) <= max_widths

@@ -1,6 +1,10 @@
 """Runs with batches of records of similar length: what they compute, and what they count."""
 
+import contextlib
+import dataclasses
 import importlib.util
+import itertools
+import re
 import shutil
 
 import keras
@@ -66,6 +70,24 @@ def test_an_epoch_is_counted_by_its_batches(tiny_overrides, tiny_records):
     assert tokens_per_step(config, manifest, tiny_records) == num_tokens / num_steps
 
 
+def _refused_or_fitting(datasets, batch_size):
+    """The refusal of a batch size names one that is not refused."""
+
+    def check(size):
+        training = datasets.config.training.model_copy(update={"batch_size": size})
+        config = datasets.config.model_copy(update={"training": training})
+        dataclasses.replace(datasets, config=config).check_batches()
+
+    with contextlib.suppress(ConfigurationError):
+        check(batch_size)
+        return
+    with pytest.raises(ConfigurationError) as raised:
+        check(batch_size)
+    (advised,) = re.findall(r"set training\.batch_size=(\d+), or", str(raised.value))
+    assert int(advised) > batch_size
+    check(int(advised))
+
+
 def test_what_devices_cannot_share_is_refused(tiny_overrides, tiny_records):
     config = load_config("spanbert_base", [*tiny_overrides, BY_LENGTH])
     manifest = PretrainingManifest.load(tiny_records)
@@ -74,6 +96,12 @@ def test_what_devices_cannot_share_is_refused(tiny_overrides, tiny_records):
     datasets.check_batches()
     devices.num_replicas = 4  # batches have 4, 6 and 12 rows
     with pytest.raises(ConfigurationError, match=r"12, 6, 4 rows cannot be shared .* by 4 devices"):
+        datasets.check_batches()
+    for num_replicas, batch_size in itertools.product((2, 4, 8, 16), (5, 6, 16, 24, 48)):
+        devices.num_replicas = num_replicas
+        _refused_or_fitting(datasets, batch_size)
+    devices.num_replicas = 6
+    with pytest.raises(ConfigurationError, match="by 6 devices; train on a power of two of them"):
         datasets.check_batches()
     devices.are_tpu = True
     with pytest.raises(ConfigurationError, match="needs batches of one shape"):
