@@ -2,13 +2,14 @@
 
 The preset is kept in Keras' home, where KerasHub keeps the presets that it downloads. The name of
 its folder is a digest of the source's files and of the language, so that each source is converted
-once for a language, and a changed one again. A process of its own converts on the CPU: the command
-may train on the devices later, or only read the vocabulary.
+once for a language, and a changed one again. Other code converts it anew in the same folder. A
+process of its own converts on the CPU: the command may train on the devices later, or only read the
+vocabulary.
 """
 
 import hashlib
-import importlib.metadata
 import os
+import pathlib
 import shutil
 import tempfile
 
@@ -18,13 +19,16 @@ from spanbert_tf.data.manifest import language_of_records
 from spanbert_tf.errors import BadInputError, SpanBertError, reason
 from spanbert_tf.files.contents import check_own_files, sha256
 from spanbert_tf.files.kinds import PRESET_CONFIG, is_hugging_face_bert
+from spanbert_tf.files.output import write_text
 from spanbert_tf.files.paths import without_slash
 from spanbert_tf.process import command_line, run_child
 from spanbert_tf.terminal import print_line
 from spanbert_tf.text.chosen_vocabulary import check_language_of_preset, known_language
 
+_PACKAGE = pathlib.Path(__file__).parents[1]
 # Endings of the files that a conversion can read.
 _READ_ENDINGS = (".json", ".txt", ".safetensors", ".bin")
+_CODE_FILE = "code.sha256"  # beside the preset: of the code that made it
 _PROGRAM = "spanbert-tf: "  # begins the line of an error
 _OPTIONS = ("--cased", "--vocabulary", "--positions")  # of `convert`, which its errors ask for
 
@@ -59,15 +63,18 @@ def converted_preset(
     check_own_files(source)
     folder = os.path.join(_cache(), _digest(source, language))
     destination = os.path.join(folder, os.path.basename(os.path.abspath(source)))
+    code = _digest_of_code()
     try:
         os.makedirs(os.path.dirname(folder), exist_ok=True)
         # Another command may be converting the same source; then this one waits.
         with filelock.FileLock(f"{folder}.lock"):
-            if os.path.isfile(os.path.join(destination, PRESET_CONFIG)):
+            is_there = os.path.isfile(os.path.join(destination, PRESET_CONFIG))
+            if is_there and _is_made_by(code, folder):
                 print_line(f"{source}: a model of Hugging Face, converted to {destination}")
             else:
                 shutil.rmtree(folder, ignore_errors=True)
                 _convert(source, destination, language)
+                write_text(os.path.join(folder, _CODE_FILE), code)
     except (OSError, NotImplementedError) as error:  # a file system without locks
         raise BadInputError(
             f"{folder}: the preset of {source} cannot be written ({reason(error)}); let KERAS_HOME "
@@ -77,20 +84,33 @@ def converted_preset(
 
 
 def _cache() -> str:
-    """The directory of all presets that were made in passing."""
+    """Returns the directory of all presets that were made in passing."""
     home = os.environ.get("KERAS_HOME") or os.path.join(os.path.expanduser("~"), ".keras")
     return os.path.join(home, "models", "spanbert_tf")
 
 
 def _digest(directory: str, language: str) -> str:
-    """A digest of the files that a conversion can read, the language, and this version."""
-    version = importlib.metadata.version("spanbert_tf")
-    digest = hashlib.sha256(f"{version}\n{language}".encode())
+    """Returns a digest of the files that a conversion can read, and of the language."""
+    digest = hashlib.sha256(language.encode())
     for name in sorted(os.listdir(directory)):
         path = os.path.join(directory, name)
         if name.endswith(_READ_ENDINGS) and os.path.isfile(path):
             digest.update(f"\n{name}\n{sha256(path)}".encode())
     return digest.hexdigest()[:16]
+
+
+def _digest_of_code(package: pathlib.Path = _PACKAGE) -> str:
+    """Returns a digest of the modules of this package: an editable install has no versions."""
+    digest = hashlib.sha256()
+    for module in sorted(package.rglob("*.py")):
+        digest.update(module.read_bytes())
+    return digest.hexdigest()
+
+
+def _is_made_by(code: str, folder: str) -> bool:
+    """Whether the preset of a folder was made by code of this digest."""
+    path = pathlib.Path(folder, _CODE_FILE)
+    return path.is_file() and path.read_text() == code
 
 
 def _convert(source: str, destination: str, language: str) -> None:
@@ -110,7 +130,7 @@ def _convert(source: str, destination: str, language: str) -> None:
 
 
 def _error(source: str, said: str, status: int) -> SpanBertError:
-    """The error of a conversion that failed.
+    """Returns the error of a conversion that failed.
 
     Args:
         source: the directory.

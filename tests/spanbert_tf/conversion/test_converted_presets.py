@@ -81,6 +81,20 @@ def test_it_is_converted_once_and_again_if_a_file_changes(model, conversions, tm
     assert (rules.lowercase, others.lowercase) == (True, False)
 
 
+def test_other_code_converts_anew_in_the_same_folder(model, conversions, tmp_path, monkeypatch):
+    first = converted_preset(str(model))
+    package = shutil.copytree(converted_presets._PACKAGE, tmp_path / "package")
+    own_digest = converted_presets._digest_of_code()
+    assert converted_presets._digest_of_code(package) == own_digest
+    (package / "conversion" / "convert.py").write_text("mended = True\n")
+    changed = converted_presets._digest_of_code(package)
+    assert changed != own_digest
+    monkeypatch.setattr(converted_presets, "_digest_of_code", lambda: changed)
+    for _ in range(2):
+        assert converted_preset(str(model)) == first
+        assert len(conversions) == 2
+
+
 def language_of(preset):
     _, text_rules = load_vocabulary_of_preset(preset)
     return text_rules.language

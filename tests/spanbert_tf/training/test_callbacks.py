@@ -1,6 +1,8 @@
 """The user's own callbacks: when they are called, with what, and what happens if they fail."""
 
 import json
+import pathlib
+import re
 import sys
 
 import pytest
@@ -176,6 +178,59 @@ def test_callbacks_that_cannot_be_made_are_one_line(place, said, recorder):
         load_callbacks([{place: {}}])
     assert str(raised.value).startswith(f"training.callbacks: {place} {said}")
     assert "\n" not in str(raised.value)
+
+
+TRACKERS = {  # what the page's lines use of MLflow and of W&B
+    "mlflow/keras/callback.py": """
+import keras
+
+class MlflowCallback(keras.callbacks.Callback):
+    def __init__(self, log_every_epoch=True, log_every_n_steps=None):
+        super().__init__()
+""",
+    "wandb/__init__.py": """
+run = None
+
+def init(**options):
+    global run
+    run = options
+""",
+    "wandb/integration/keras.py": """
+import keras
+import wandb
+
+class WandbMetricsLogger(keras.callbacks.Callback):
+    def __init__(self, log_freq="epoch", initial_global_step=0):
+        super().__init__()
+        assert wandb.run is not None, "call wandb.init first"
+""",
+}
+
+
+@pytest.fixture
+def page(tmp_path, monkeypatch):
+    """The page, whose module can be imported."""
+    page = (pathlib.Path(__file__).parents[3] / "docs" / "pretraining.md").read_text()
+    (module,) = re.findall(r"```python\n(import wandb\n.*?)```", page, re.DOTALL)
+    for name, content in {**TRACKERS, "my_wandb.py": module}.items():
+        (tmp_path / name).parent.mkdir(parents=True, exist_ok=True)
+        (tmp_path / name).write_text(content)
+    monkeypatch.syspath_prepend(str(tmp_path))
+    yield page
+    for name in [*sys.modules]:
+        if name.split(".")[0] in ("mlflow", "wandb", "my_wandb"):
+            del sys.modules[name]
+
+
+def test_the_lines_of_the_page_make_callbacks_of_trackers(page):
+    (setting,) = re.findall(r"'(training\.callbacks=.*mlflow.*)'$", page, re.MULTILINE)
+    (mlflow,) = load_callbacks(load_config("spanbert_base", [setting]).training.callbacks)
+    assert "has the name `my_wandb:Logger`" in page
+    (logger,) = load_callbacks([{"my_wandb:Logger": {"project": "spans"}}])
+    assert sys.modules["wandb"].run == {"project": "spans"}
+    kinds = [type(named.callback) for named in (mlflow, logger)]
+    assert [kind.__name__ for kind in kinds] == ["MlflowCallback", "Logger"]
+    assert issubclass(kinds[1], sys.modules["wandb.integration.keras"].WandbMetricsLogger)
 
 
 def test_only_the_command_and_its_own_file_name_code(tmp_path):
