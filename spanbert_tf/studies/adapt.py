@@ -219,7 +219,7 @@ def run_adapt(
 
 
 def _settings(preset: str, steps: int) -> list[str]:
-    """The settings of a run of so many steps that begins with a preset.
+    """Returns the settings of a run of so many steps that begins with a preset.
 
     Heads are trained alone for the same share of the steps as in the configuration, and learning
     rates warm up for the same share.
@@ -422,7 +422,7 @@ def _losses(
 
 
 def _loss(held_out: HeldOutText, preset: str) -> float | None:
-    """The loss a character of a preset; `None` if its head was never trained."""
+    """Returns the loss per character of a preset; `None` if its head was never trained."""
     opened = Preset(preset)
     if not opened.holds(SpanBertMaskedLM):
         return None

@@ -26,7 +26,7 @@ class Measure(NamedTuple):
     num_digits: int = 3
 
     def shown(self, value: float | None) -> str:
-        """A value as the table has it."""
+        """Returns a value as the table shows it."""
         return "-" if value is None else f"{value:.{self.num_digits}f}"
 
 
@@ -57,7 +57,7 @@ def describe_help(measures: Sequence[Measure]) -> str:
 
 
 def as_table(measures: Sequence[Measure]) -> rich.table.Table:
-    """A table of measures for the terminal."""
+    """Makes a table of measures for the terminal."""
     table = rich.table.Table("", "before", "after", title="The same held-out text, the same data")
     for measure in measures:
         table.add_row(*_cells(measure))
@@ -65,7 +65,7 @@ def as_table(measures: Sequence[Measure]) -> rich.table.Table:
 
 
 def as_markdown(measures: Sequence[Measure]) -> str:
-    """The same table for a page."""
+    """Returns the same table in Markdown."""
     lines = ["| | before | after |", "| --- | --- | --- |"]
     lines += [f"| {' | '.join(_cells(measure))} |" for measure in measures]
     return "\n".join(lines)

@@ -40,7 +40,7 @@ class Machine(NamedTuple):
     devices: tuple[Any, ...]
 
     def sent(self, gradients: float) -> float:
-        """Bytes that each chip sends in an all-reduce of the gradients.
+        """Returns the bytes that each chip sends in an all-reduce of the gradients.
 
         In a ring of n chips, each sends 2 (1 - 1/n) times the size (Patarasuk and Yuan, 2009).
 
@@ -50,7 +50,9 @@ class Machine(NamedTuple):
         return 2 * gradients * (1 - 1 / len(self.devices))
 
     def seconds_to_add_up(self, gradients: float) -> float:
-        """Least time of an all-reduce of the gradients. Cards first reduce inside of each host.
+        """Returns the least time of an all-reduce of the gradients.
+
+        Cards first reduce inside of each host.
 
         Args:
             gradients: bytes of the gradients of one chip.
@@ -126,7 +128,7 @@ def machine_of(name: str) -> Machine:
 
 
 def _parse(name: str) -> tuple[Chip, str, tuple[int, ...]]:
-    """The figures of a chip, its name, and the shape (or number) of chips."""
+    """Returns the figures of a chip, its name, and the shape (or number) of chips."""
     found = re.fullmatch(r"(\w+):([1-9]\d{0,4}(?:x[1-9]\d{0,3}){0,2})", name)
     if found is None or found[1] not in CHIPS:
         raise ConfigurationError(

@@ -89,7 +89,7 @@ class ContinuedEncoder:
         RunDirectory(directory).write_inputs(inputs)
 
     def change(self, encoder: SpanBertBackbone) -> float:
-        """The norm of the change of all weights, relative to the norm of the weights before."""
+        """Returns the norm of the change of all weights, relative to that of the weights before."""
         difference = 0.0
         norm = 0.0
         for weights, earlier in zip(encoder.get_weights(), self._weights, strict=True):
@@ -241,7 +241,7 @@ def _table(results: Sequence[Result], title: str) -> Table:
 
 
 def _mean_and_deviation(values: Sequence[float | None]) -> str:
-    """`1.234 ± 0.056`: the mean and the sample standard deviation over seeds."""
+    """Returns `1.234 ± 0.056`: the mean and the sample standard deviation over seeds."""
     numbers = [value for value in values if value is not None]
     if len(numbers) < len(values):
         return "-"

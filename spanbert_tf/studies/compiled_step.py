@@ -97,7 +97,7 @@ def compile_step(model: keras.Model, batch: Any, machine: Machine) -> jax.stages
 
 
 def memory_of(model: keras.Model, compiled: jax.stages.Compiled) -> Memory:
-    """The memory that a compiled step of a model needs on each chip."""
+    """Returns the memory that a compiled step of a model needs on each chip."""
     sizes = compiled.memory_analysis()
     if sizes is None:
         raise AssertionError("the compilers of `chips` all report the memory of a step")
@@ -118,7 +118,7 @@ def fuses_attention(compiled: jax.stages.Compiled) -> bool:
 
 
 def count_operations(model: keras.Model, batch: Any) -> float:
-    """Floating-point operations of a training step, as XLA counts them before it optimizes.
+    """Returns the floating-point operations of a step, as XLA counts them before it optimizes.
 
     XLA counts the body of a loop only once, so the step must not have micro-batches.
 

@@ -37,7 +37,7 @@ def described_pretraining(config: PretrainingConfig) -> Described:
 
 
 def vocabulary_size(config: PretrainingConfig) -> int:
-    """The vocabulary size of the configuration; if it has none, that of BERT's cased models."""
+    """Returns the vocabulary size of the configuration, or that of BERT's cased models."""
     return config.data.vocabulary_size or _VOCABULARY_SIZE
 
 
@@ -112,7 +112,7 @@ def _check_encoder(encoder: PretrainingConfig, manifest: TaskManifest) -> None:
 
 
 def positions_of_row(config: AnyConfig) -> int:
-    """Positions of a row of a training batch. A document counts the positions of all segments."""
+    """Returns the positions of a row of a training batch; of a document, those of all segments."""
     if isinstance(config, FinetuningConfig):
         return config.data.num_positions
     return config.data.sequence_length

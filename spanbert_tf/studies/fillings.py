@@ -66,7 +66,7 @@ def show_what_was_learned(before: str, after: str, records: str) -> None:
 
 
 def texts_of(sentences: list[MaskedSentence]) -> tf.Tensor:
-    """The masked texts as a tensor, string [sentences]."""
+    """Returns the masked texts as a tensor, string [sentences]."""
     return tf.constant([sentence.text for sentence in sentences], tf.string)
 
 
@@ -135,7 +135,7 @@ def choose_masked_sentences(
 
 
 def _sentences_of_records(directory: str) -> Iterator[list[np.ndarray]]:
-    """For each held-out record, the token ids of its whole sentences."""
+    """Yields the token ids of the whole sentences of each held-out record."""
     manifest = PretrainingManifest.load(directory)
     files = manifest.files(directory, "validation")
     for serialized in tf.data.TFRecordDataset(files).batch(_BATCH_SIZE):

@@ -122,7 +122,7 @@ def run_glue(runs: str, submission: str | None = None, *, overwrite: bool = Fals
 
 
 def average_of_tasks(scores: Scores) -> float | None:
-    """The mean over nine tasks of the mean of each task's metrics (SpanBERT, table 5).
+    """Returns the mean over nine tasks of the mean of each task's metrics (SpanBERT, table 5).
 
     Args:
         scores: scores of data sets.
@@ -139,21 +139,21 @@ def average_of_tasks(scores: Scores) -> float | None:
 
 
 def _metrics_of(names: Iterable[str]) -> Iterator[tuple[str, str]]:
-    """Each data set with each of its metrics."""
+    """Yields each data set with each of its metrics."""
     for name in names:
         for metric in GLUE_TASKS[name].metrics:
             yield name, metric
 
 
 def average_of_columns(scores: Scores) -> float | None:
-    """The mean over SegaBERT's nine columns: one metric each, both sets of MNLI, no WNLI."""
+    """Returns the mean of SegaBERT's nine columns: one metric each, both sets of MNLI, no WNLI."""
     if not _SEGABERT_COLUMNS.keys() <= scores.keys():
         return None
     return float(np.mean([scores[name][metric] for name, metric in _SEGABERT_COLUMNS.items()]))
 
 
 def paper_scores() -> dict[str, Scores]:
-    """The rows of SpanBERT's table 5, as scores of data sets."""
+    """Returns the rows of SpanBERT's table 5, as scores of data sets."""
     columns = list(_COLUMNS.values())[:-1]  # without WNLI
     places = list(_metrics_of(itertools.chain.from_iterable(columns)))
     rows: dict[str, Scores] = {}
@@ -193,7 +193,7 @@ def _print_tables(console: DataConsole, results: Mapping[str, Result]) -> None:
 
 
 def _cells(scores: Scores) -> list[str]:
-    """A cell for each column: all metrics of its data sets, separated by slashes."""
+    """Returns a cell for each column: all metrics of its data sets, separated by slashes."""
     cells = []
     for names in _COLUMNS.values():
         parts = []
@@ -268,7 +268,7 @@ def _mean_of_metrics(dataset: str, scores: Mapping[str, float]) -> float:
 
 
 def _of_chosen_model(mismatched: list[Result], matched: Result | None) -> Result | None:
-    """The result on MNLI's mismatched set of the model that is best on the matched set."""
+    """Returns the mismatched set's result of the model that is best on MNLI's matched set."""
     chosen = matched.golden_sha256 if matched else None
     of_chosen = [result for result in mismatched if chosen and result.golden_sha256 == chosen]
     if len(mismatched) == 1:
@@ -309,7 +309,7 @@ def find_predictions(runs: str) -> dict[str, str]:
 
 
 def _directories(runs: str) -> Iterable[tuple[str, list[str]]]:
-    """All directories that have files, with the names of their files. Links are followed."""
+    """Returns all directories that have files, with their files' names; it follows links."""
     names: dict[str, list[str]] = {}
     try:
         for path in files_below(runs, lambda path: os.path.basename(path) not in _NOT_SEARCHED):
@@ -342,7 +342,7 @@ def _results_in(directory: str, names: list[str]) -> Iterator[tuple[str, Result]
 
 
 def _validation_rows(directory: str) -> int | None:
-    """The number of texts on which a run was scored; `None` without validation data."""
+    """Returns the number of texts on which a run was scored; `None` without validation data."""
     path = os.path.join(directory, INPUTS_FILE)
     return _read(path, _Inputs).get(VALIDATION_ROWS)
 

@@ -169,7 +169,7 @@ class WordCutter:
         self._ids_of_word: dict[str, list[int]] = {UNKNOWN_TOKEN: [self.unknown]}
 
     def cut(self, words: Sequence[str]) -> list[list[int]]:
-        """The ids of the pieces of each word."""
+        """Returns the ids of the pieces of each word."""
         new = [word for word in dict.fromkeys(words) if word not in self._ids_of_word]
         if new:
             ids_of_new = self._tokenizer.tokenize(new)  # of a list of texts it returns a list
@@ -183,13 +183,13 @@ class WordCutter:
         return bool(ids) and self.unknown not in ids
 
     def num_fitting(self, words: Sequence[str], sequence_length: int) -> int:
-        """How many of the first words fit into a row."""
+        """Returns how many of the first words fit into a row."""
         num_pieces = np.cumsum([len(ids) for ids in self.cut(words)])
         return int(np.sum(num_pieces <= sequence_length - _NUM_SPECIAL_TOKENS))
 
 
 def pieces_per_word(text: HeldOutText, tokenizer: SpanBertTokenizer) -> float:
-    """The mean number of pieces of a word. Punctuation marks are words, too."""
+    """Returns the mean number of pieces per word. Punctuation marks are words, too."""
     cutter = WordCutter(tokenizer)
     return sum(len(ids) for row in text.rows for ids in cutter.cut(row)) / text.num_words
 
@@ -197,7 +197,7 @@ def pieces_per_word(text: HeldOutText, tokenizer: SpanBertTokenizer) -> float:
 def loss_per_character(
     text: HeldOutText, model: SpanBertMaskedLM, tokenizer: SpanBertTokenizer
 ) -> float:
-    """The loss of the masked words in nats, divided by the number of their characters.
+    """Returns the loss of the masked words in nats, divided by the number of their characters.
 
     Args:
         text: the text.
@@ -236,7 +236,7 @@ def loss_per_character(
 def _masked_rows(
     text: HeldOutText, tokenizer: SpanBertTokenizer
 ) -> list[tuple[list[int], dict[int, int]]]:
-    """For each row the token ids, and the position → id of each masked piece."""
+    """Returns the token ids of each row, and the position → id of each masked piece."""
     cutter = WordCutter(tokenizer)
     start, end, mask = map(tokenizer.token_to_id, (START_TOKEN, END_TOKEN, MASK_TOKEN))
     rows = []

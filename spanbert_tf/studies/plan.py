@@ -173,7 +173,7 @@ def _advice(config: AnyConfig) -> str:
 
 
 def report(plan: Plan, config: AnyConfig, machine: Machine) -> list[str]:
-    """The lines that `plan` prints."""
+    """Returns the lines that `plan` prints."""
     training = config.training
     chip = machine.chip
     rows = training.batch_size
@@ -208,7 +208,7 @@ def report(plan: Plan, config: AnyConfig, machine: Machine) -> list[str]:
 
 
 def least_seconds(plan: Plan, machine: Machine) -> dict[str, float]:
-    """Lower bounds of the time of a step, from the peak figures of the chip.
+    """Returns lower bounds of the time of a step, from the peak figures of the chip.
 
     In each step, all values in the memory of a chip are written once and read once.
     """

@@ -145,7 +145,7 @@ def run_quickstart(
 
 
 def unigram_cross_entropy(config: PretrainingConfig, records: str) -> float:
-    """The loss of the unigram model of the training text on the held-out targets.
+    """Returns the loss of the unigram model of the training text on the held-out targets.
 
     A model that has only learned the frequency of each entry reaches this loss. Counts are smoothed
     by adding one, because some entries only occur in the held-out text.

@@ -99,7 +99,7 @@ def _read_task(given: str, commands: Mapping[str, str]) -> TaskData:
 
 
 def _file_of(directory: str, part: str) -> str:
-    """The file `train.*` or `dev.*` of a directory."""
+    """Returns the file `train.*` or `dev.*` of a directory."""
     found = [name for name in sorted(os.listdir(directory)) if name.startswith(f"{part}.")]
     if len(found) != 1:
         raise BadInputError(
