@@ -202,7 +202,7 @@ def run_adapt(
         _train_head_alone, encoder, records, os.path.join(output, _BEFORE), settings, options
     )
     before, after = [pieces_per_word(held_out, tokenizer) for tokenizer in tokenizers]
-    measures = [Measure("pieces a word", before, after, None)]
+    measures = [Measure("pieces per word", before, after, None)]
     if not reads_indices(Preset(result).encoder(load_weights=False).position_embeddings):
         # (SegaBERT's positions need sentences, of which words alone are known.)
         losses = _losses(held_out, encoder, result, train_head)
@@ -214,7 +214,7 @@ def run_adapt(
         if measure is None:
             return None
         measures.append(measure)
-    _print_summary(output, preset, text, measures, config.training.steps)
+    _print_summary(output, preset, files, measures, config.training.steps)
     return measures
 
 
@@ -418,7 +418,7 @@ def _losses(
         before = _loss(held_out, with_head)
     after = _loss(held_out, result)
     assert after is not None  # the run has trained its head
-    return Measure("masked-LM loss a character, in nats", before, after, "min")
+    return Measure("masked-LM loss per character (nats)", before, after, "min")
 
 
 def _loss(held_out: HeldOutText, preset: str) -> float | None:
@@ -436,16 +436,16 @@ def _loss(held_out: HeldOutText, preset: str) -> float | None:
 
 
 def _print_summary(
-    output: str, preset: str, text: TextSource, measures: Sequence[Measure], steps: int
+    output: str, preset: str, files: Sequence[InputFile], measures: Sequence[Measure], steps: int
 ) -> None:
     """Prints the table and the verdict, and writes both to `README.md`."""
     print_stage("Summary")
     table_console().print(as_table(measures))
     verdict = describe_help(measures)
-    files = ", ".join(published_name(pattern) for pattern in text.input_pattern)
+    text = f"{len(files):,} files" if len(files) > 1 else published_name(files[0].path)
     page = [
         f"# {published_name(preset)}, adapted",
-        f"`spanbert-tf adapt` trained it further on {files}, in {steps:,} steps.",
+        f"`spanbert-tf adapt` trained it further on {text}, in {steps:,} steps.",
         as_markdown(measures),
         verdict,
         f"`{PRESET}/` is the new encoder. The other folders are those of the stages; nothing needs "

@@ -97,8 +97,9 @@ def test_the_commands_of_the_page_run(folder, capsys):
     answer = served(text=tf.constant(["the mats cats", "the mats dogs"]))
     assert all(values.shape[0] == 2 for values in answer.values())
     page = (folder / "mine" / "README.md").read_text()
-    assert re.search(r"\| pieces a word \| 1\.\d+ \| 1\.\d+ \|", page)
-    assert "masked-LM loss a character" in page
+    assert re.search(r"\| pieces per word \| 1\.\d+ \| 1\.\d+ \|", page)
+    assert "masked-LM loss per character" in page
+    assert "trained it further on posts.parquet, in 10 steps" in page
     vocabulary = (folder / "mine" / "preset" / "assets/tokenizer/vocabulary.txt").read_text()
     assert {"cats", "mats"} & set(vocabulary.splitlines())
     # The first command again: all is there, and it says the same.
@@ -340,7 +341,7 @@ def test_it_adapts_on_jax(folder):
     child, (status,) = run_on_jax([*ADAPT, "--steps", "12", "--output", "mine"])
     assert status == 0, child.stderr
     page = (folder / "mine" / "README.md").read_text()
-    assert re.search(r"masked-LM loss a character, in nats \| \d\.\d+ \| \d\.\d+ \|", page)
+    assert re.search(r"masked-LM loss per character \(nats\) \| \d\.\d+ \| \d\.\d+ \|", page)
 
 
 def test_speed_is_kept(tmp_path):

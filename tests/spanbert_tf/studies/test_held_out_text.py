@@ -119,7 +119,7 @@ def test_loss_is_that_of_each_masked_row_by_itself():
         ([("loss", 1.0, 0.5, "min")], "It helped: loss is better (1.000 before, 0.500 after)."),
         ([("f1", 50.0, 40.0, "max")], "It did not help: f1 is worse"),
         ([("loss", 1.0, 0.5, "min"), ("f1", 50.0, 40.0, "max")], "It helped in part: loss is"),
-        ([("pieces a word", 1.2, 1.1, None)], "Whether it helped was not measured"),
+        ([("pieces per word", 1.2, 1.1, None)], "Whether it helped was not measured"),
     ],
 )
 def test_the_verdict_is_in_words(measures, words):
