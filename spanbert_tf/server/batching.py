@@ -32,6 +32,7 @@ class Work:
         is_gathered: whether other requests may be computed with it. They must not if the outputs
             are padded to the longest row of a batch, and the client would see the padding.
         turn: the turn of its request in which it is computed, from 0.
+        kept: names of the outputs that are wanted; if there are none, all outputs.
     """
 
     signature: str
@@ -39,6 +40,7 @@ class Work:
     tokens: int
     is_gathered: bool
     turn: int = 0
+    kept: Sequence[str] = ()
 
     @property
     def num_rows(self) -> int:
@@ -114,7 +116,9 @@ def compute_batch(compute: Compute, batch: Sequence[Work]) -> list[Arrays | Requ
     start = 0
     for work in batch:
         end = start + work.num_rows
-        results.append({name: values[start:end] for name, values in outputs.items()})
+        kept = work.kept or outputs
+        # Copies: a view would keep the outputs of the whole batch until the answer is written.
+        results.append({name: outputs[name][start:end].copy() for name in kept})
         start = end
     return results
 

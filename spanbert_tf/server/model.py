@@ -169,8 +169,9 @@ class Model:
         texts = [np.array([row[name][0] for row in rows], object) for name in names]
         lengths = self._row_lengths(texts)  # of all parts at once, since each call takes 0.2 ms
         turns = [turn for _, parts in asked for turn in range(len(parts))]  # of an input, in order
+        kept = self.pipeline.answer_names
         works = [
-            Work(signature, row, length, is_gathered=True, turn=turn)
+            Work(signature, row, length, is_gathered=True, turn=turn, kept=kept)
             for row, length, turn in zip(rows, lengths, turns, strict=True)
         ]
         return asked, works

@@ -66,6 +66,8 @@ class Pipeline(abc.ABC):
             `serving_default` of other models.
         row_names: names of the features that the signature `token_ids` takes; by default all
             features that the model reads.
+        answer_names: names of the outputs that answers are made of; by default all outputs. A
+            server keeps no others until it has the outputs for all inputs of a request.
         top_k: default number of answers to an input, for a pipeline that gives several.
         max_characters: largest number of characters of a batch, padding counted. It bounds memory.
         cuts_texts: whether a row is made of a text, without what it does not hold; a server then
@@ -81,6 +83,7 @@ class Pipeline(abc.ABC):
     readme: ClassVar[str] = BASE_TEMPLATE
     answered_by: ClassVar[str] = "serving_default"
     row_names: ClassVar[tuple[str, ...]] = ()
+    answer_names: ClassVar[tuple[str, ...]] = ()
     top_k: ClassVar[int] = 1
     max_characters: ClassVar[int] = 2**20
     cuts_texts: ClassVar[bool] = False

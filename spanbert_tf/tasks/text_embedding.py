@@ -23,6 +23,7 @@ class TextEmbedding(Pipeline):
 
     name = "text_embedding"
     cuts_texts = True
+    answer_names = ("embeddings", "padding_mask")
     model_class = SpanBertTextEmbedder
     readme = os.path.join(os.path.dirname(__file__), "text_embedding_readme.md")
     example: ClassVar[Mapping[str, Any]] = {"text": "It rains."}

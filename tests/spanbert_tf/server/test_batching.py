@@ -6,10 +6,12 @@ import hypothesis
 import numpy as np
 import pytest
 from hypothesis import strategies as st
+from tiny_models import SENTENCE
 
 from spanbert_tf.server import batching
 from spanbert_tf.server.batching import Work, Worker, compute_batch, take_batch
 from spanbert_tf.server.errors import RequestError
+from spanbert_tf.server.model import Model
 
 
 def work_of(rows, tokens, signature="a", width=2, is_gathered=True):
@@ -69,6 +71,28 @@ def test_requests_get_their_own_rows():
     batch = [work_of(3, 1), work_of(0, 1), work_of(2, 1)]
     for work, found in zip(batch, compute_batch(double, batch), strict=True):
         np.testing.assert_array_equal(found["y"], work.inputs["x"] * 2)
+
+
+def test_only_what_is_wanted_is_kept_of_a_batch():
+    def compute(signature, inputs):
+        rows = inputs["x"]
+        return {"small": rows[:, 0], "large": np.zeros((len(rows), 1_000))}
+
+    wanted, all_of_it = work_of(2, 1), work_of(1, 1)
+    wanted.kept = ("small",)
+    first, second = compute_batch(compute, [wanted, all_of_it])
+    assert set(first) == {"small"} and set(second) == {"small", "large"}
+    for arrays in (first, second):  # a view would keep the arrays of the batch
+        assert all(array.base is None for array in arrays.values())
+
+
+def test_the_outputs_for_each_position_are_not_kept_for_vectors(exports):
+    _, version = exports["text_embedding"]
+    model = Model("text_embedding", version)
+    assert "sequence_output" in model.output_specs("serving_default")
+    _, works = model.raw_works([SENTENCE, "bob"])
+    for outputs in compute_batch(model.compute, works):
+        assert set(outputs) == {"embeddings", "padding_mask"}
 
 
 def test_a_wrong_request_harms_no_other():
