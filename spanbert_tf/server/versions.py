@@ -5,7 +5,7 @@ import contextlib
 import io
 import os
 from collections.abc import Iterator, Sequence
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 from spanbert_tf.config.run import PRESET
 from spanbert_tf.errors import BadInputError, SpanBertError, reason
@@ -101,11 +101,8 @@ def _name_of_preset(path: str) -> str:
 def _read_models_config(path: str) -> list[Source]:
     """Reads TF Serving's `models.config`.
 
-    `export` writes `/models/NAME` to it, where a container has the model. Where no such directory
-    exists, the model is the one that the file lies in.
-
     Raises:
-        BadInputError: it cannot be read, or names a directory without a version.
+        BadInputError: it cannot be read, or names what cannot be served.
     """
     from google.protobuf import text_format
 
@@ -121,17 +118,39 @@ def _read_models_config(path: str) -> list[Source]:
             text_format.Parse(file.read(), config)
     except (OSError, UnicodeDecodeError, text_format.ParseError) as error:
         raise BadInputError(f"{path}: is no models.config ({reason(error)})") from error
-    sources = []
-    for entry in config.model_config_list.config:
-        directory = entry.base_path
-        if not os.path.isdir(directory):
-            directory = os.path.dirname(os.path.abspath(path))
-        if not versions_of(directory):
-            raise BadInputError(f"{path}: {entry.base_path}: holds no version of an export")
-        sources.append(Source(entry.name, directory))
+    sources = [_configured_source(path, entry) for entry in config.model_config_list.config]
     if not sources:
         raise BadInputError(f"{path}: names no model")
     return sources
+
+
+def _configured_source(path: str, entry: Any) -> Source:
+    """Returns the model of an entry of a `models.config`.
+
+    `export` writes `/models/NAME` to it, where a container has the model. Where no such directory
+    exists, the model is the one that the file lies in, if it has this name.
+
+    Args:
+        path: path of the file.
+        entry: a message `ModelConfig`.
+
+    Raises:
+        BadInputError: the directory or its versions are missing, or several are to be served.
+    """
+    place = f"{path}: {entry.base_path}"
+    directory = entry.base_path
+    own = os.path.dirname(os.path.abspath(path))
+    if os.path.basename(os.path.normpath(directory)) == os.path.basename(own):
+        directory = directory if os.path.isdir(directory) else own
+    if not os.path.isdir(directory):
+        raise BadInputError(f"{place}: is no directory of this machine; correct its base_path")
+    if not versions_of(directory):
+        raise BadInputError(f"{place}: holds no version of an export")
+    policy = entry.model_version_policy
+    versions = policy.specific.versions
+    if policy.HasField("all") or max(policy.latest.num_versions, len(versions)) > 1:
+        raise BadInputError(f"{place}: names several versions, and one is served at a time")
+    return Source(entry.name, directory, version=str(versions[0]) if versions else None)
 
 
 class Version:

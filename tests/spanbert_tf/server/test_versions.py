@@ -40,6 +40,44 @@ def test_a_models_config_of_directories_that_are_there(export, tmp_path):
     assert find(path) == [Source("a", str(export))]
 
 
+def write_config(path, *entries):
+    """Writes a `models.config`; an entry is a name, a path and a policy."""
+    models = "".join(
+        f'config {{ name: "{name}" base_path: "{base}" {policy} }} '
+        for name, base, policy in entries
+    )
+    path.write_text(f"model_config_list {{ {models} }}")
+    return path
+
+
+def test_a_model_that_is_not_there_is_not_taken_for_another(export):
+    path = write_config(
+        export / "models.config", (NAME, f"/models/{NAME}", ""), ("other", "/models/other", "")
+    )
+    with pytest.raises(BadInputError, match="/models/other: is no directory"):
+        find(path)
+
+
+@pytest.mark.parametrize(
+    ("policy", "version"),
+    [("latest { num_versions: 1 }", None), ("specific { versions: 1 }", "1")],
+)
+def test_a_models_config_says_which_version_is_served(policy, version, export, tmp_path):
+    shutil.copytree(export / "1", export / "2")
+    entry = (NAME, export, f"model_version_policy {{ {policy} }}")
+    path = write_config(tmp_path / "models.config", entry)
+    assert find(path) == [Source(NAME, str(export), version)]
+
+
+@pytest.mark.parametrize(
+    "policy", ["all {}", "latest { num_versions: 2 }", "specific { versions: 1 versions: 2 }"]
+)
+def test_several_versions_of_a_models_config_are_refused(policy, export, tmp_path):
+    entry = (NAME, export, f"model_version_policy {{ {policy} }}")
+    with pytest.raises(BadInputError, match="several versions"):
+        find(write_config(tmp_path / "models.config", entry))
+
+
 @pytest.mark.parametrize("content", ["", "{", 'model_config_list { config { name: "a" } }', "\x00"])
 def test_a_wrong_models_config_is_named(content, tmp_path):
     path = tmp_path / "models.config"
