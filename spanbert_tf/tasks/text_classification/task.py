@@ -173,6 +173,12 @@ class TextClassification(LabelTask[TextClassificationManifest, TextClassificatio
             raise BadInputError("has a 'text_pair', and the model was trained on single texts")
         return super().check(description, item)
 
+    def describe(
+        self, model: keras_hub.models.Task, top_k: int, signature: str | None
+    ) -> Description:
+        """Describes a model. Its graph returns all classes, so an answer may have all of them."""
+        return super().describe(model, max(top_k, len(model.labels or ())), signature)
+
     def answer(
         self, description: Description, item: dict, found: dict, top_k: int
     ) -> dict | list[dict]:

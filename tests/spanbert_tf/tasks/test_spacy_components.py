@@ -10,7 +10,7 @@ from tiny_models import SENTENCE, tiny_model
 
 from spanbert_tf.errors import BadInputError
 from spanbert_tf.presets.writing import write_preset
-from spanbert_tf.tasks.prediction import Predictor
+from spanbert_tf.tasks.prediction import Predictor, export_preset
 
 spacy = pytest.importorskip("spacy")
 from spacy.tokens import Doc  # noqa: E402
@@ -90,6 +90,20 @@ def test_batches_change_no_answer_and_no_order(presets, finder, batching, config
     docs = list(nlp.pipe(TEXTS, **batching))
     assert [doc.text for doc in docs] == TEXTS
     assert [entities(doc) for doc in docs] == [entities(finder(text)) for text in TEXTS]
+
+
+def test_an_export_gives_all_classes(tmp_path):
+    """However few answers it was exported with."""
+    model = tiny_model("text_classification")
+    model = type(model)(model.backbone, num_classes=7, preprocessor=model.preprocessor)
+    model.is_head_trained = True
+    preset = str(tmp_path / "preset")
+    write_preset(model, preset)
+    export = export_preset(preset, str(tmp_path / "served"), top_k=2)
+    expected = Predictor(preset)(SENTENCE, top_k=7)
+    cats = pipeline_of("text_classification", export)(SENTENCE).cats
+    assert cats == pytest.approx({one["label"]: one["score"] for one in expected}, abs=1e-5)
+    assert len(cats) == 7
 
 
 def test_classes_get_all_their_probabilities(presets):
