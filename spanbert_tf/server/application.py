@@ -2,8 +2,10 @@
 
 import asyncio
 import contextlib
+import functools
 import os
 import secrets
+import shutil
 import socket
 import tempfile
 from collections.abc import AsyncIterator, Sequence
@@ -20,8 +22,9 @@ from starlette.responses import HTMLResponse, Response
 from starlette.routing import Route
 
 from spanbert_tf.errors import BadInputError, reason
+from spanbert_tf.process import register_cleanup
 from spanbert_tf.server import answering, embeddings, open_inference, tf_serving
-from spanbert_tf.server.connections import Connection
+from spanbert_tf.server.connections import IDLE_SECONDS, Connection
 from spanbert_tf.server.errors import CODES, RequestError
 from spanbert_tf.server.http import (
     Bodies,
@@ -195,6 +198,7 @@ def run_server(
     with contextlib.ExitStack() as stack:
         listener = stack.enter_context(_listen(host, port))
         workspace = stack.enter_context(tempfile.TemporaryDirectory(prefix="spanbert_tf-serve-"))
+        register_cleanup(functools.partial(shutil.rmtree, workspace, ignore_errors=True))
         sources = find_sources(paths, workspace, top_k)
         models = Models(sources, max_batch_tokens, Metrics())
         application = create_application(models, host, key, max_body_bytes)
@@ -225,6 +229,7 @@ def make_server(application: Starlette) -> uvicorn.Server:
         access_log=False,
         server_header=False,
         ws="none",
+        timeout_keep_alive=2 * int(IDLE_SECONDS),  # a `Connection` closes earlier
         timeout_graceful_shutdown=_FINISHING_SECONDS,
     )
     return _Server(config)

@@ -191,10 +191,12 @@ class Worker:
             raise RequestError(429, "too many requests are waiting; try again")
 
     def withdraw(self, works: Sequence[Work]) -> None:
-        """Computes none of these requests that still waits, since the client has gone."""
-        wanted = set(self._waiting).difference(works)
-        withdrawn = [work for work in self._waiting if work not in wanted]
-        self._waiting[:] = [work for work in self._waiting if work in wanted]
+        """Computes none of these requests that still waits, since nobody reads the answer."""
+        unwanted = self._results.keys() & works
+        if not unwanted:  # as a rule; thousands may be waiting
+            return
+        withdrawn = [work for work in self._waiting if work in unwanted]
+        self._waiting[:] = [work for work in self._waiting if work not in unwanted]
         for work in withdrawn:
             self._finish(work, RequestError(499, "the client has gone"))
 

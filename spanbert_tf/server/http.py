@@ -169,7 +169,8 @@ async def compute(
 ) -> list[Arrays]:
     """Computes what a request asks for, one turn after the other.
 
-    Other requests are computed between two turns. If the client goes, nothing more is begun.
+    Other requests are computed between two turns. If the client goes, or the request is cancelled,
+    nothing more is begun.
 
     Args:
         request: the request.
@@ -201,6 +202,7 @@ async def compute(
         return found
     finally:
         watcher.cancel()
+        worker.withdraw(works)
 
 
 async def _withdraw_when_gone(request: Request, worker: Worker, works: Sequence[Work]) -> None:

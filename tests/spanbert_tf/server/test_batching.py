@@ -1,16 +1,19 @@
 """Requests are gathered by tokens; each gets its own answer."""
 
 import asyncio
+import threading
 
 import hypothesis
 import numpy as np
 import pytest
 from hypothesis import strategies as st
+from running_server import WAIT
 from tiny_models import SENTENCE
 
 from spanbert_tf.server import batching
 from spanbert_tf.server.batching import Work, Worker, compute_batch, take_batch
 from spanbert_tf.server.errors import RequestError
+from spanbert_tf.server.http import compute
 from spanbert_tf.server.model import Model
 
 
@@ -169,6 +172,32 @@ def test_requests_whose_clients_have_gone_are_not_computed():
     assert first[0]["y"].shape == third[0]["y"].shape == (1, 2)
     assert isinstance(second, RequestError)
     assert batches == [1, 1]
+
+
+def test_nothing_more_is_computed_for_a_request_that_is_cancelled():
+    """As when the server ends, and has not finished in time."""
+
+    class Listening:
+        async def receive(self):
+            await asyncio.Event().wait()
+
+    may_go_on = threading.Event()
+
+    def waiting(signature, inputs):
+        may_go_on.wait(WAIT)
+        return double(signature, inputs)
+
+    async def steps(worker):
+        works = [work_of(1, 10) for _ in range(3)]  # a batch each
+        asked = asyncio.create_task(compute(Listening(), worker, works))
+        while worker._waiting != works[1:]:
+            await asyncio.sleep(0)
+        asked.cancel()
+        await asyncio.gather(asked, return_exceptions=True)
+        may_go_on.set()
+
+    _, batches = run(steps, waiting)
+    assert batches == [1]
 
 
 def test_closing_finishes_what_waits():

@@ -1,6 +1,7 @@
 """`spanbert-tf serve` in a process of its own, asked by `requests`, until SIGTERM."""
 
 import concurrent.futures
+import os
 import signal
 import socket
 import subprocess
@@ -9,6 +10,7 @@ import urllib.parse
 
 import pytest
 import requests
+from running_server import wait_for
 from tiny_models import SENTENCE
 
 from spanbert_tf.errors import BadInputError
@@ -57,6 +59,18 @@ def test_sigterm_finishes_what_was_begun(exports, start):
         assert isinstance(response, requests.ConnectionError) or len(response.json()) == 500
     assert any(isinstance(response, requests.Response) for response in done)
     assert child.wait(60) == 0
+
+
+@pytest.mark.slow
+def test_sigterm_leaves_no_export_behind(exports, tmp_path):
+    preset, _ = exports["named_entities"]
+    command = [sys.executable, "-m", "spanbert_tf.cli", "serve", preset, "--port", "0"]
+    environment = {**os.environ, "TMPDIR": str(tmp_path)}
+    with subprocess.Popen(command, stdout=subprocess.PIPE, env=environment) as child:
+        wait_for(lambda: list(tmp_path.glob("**/spanbert_tf-serve-*/**/pipeline.json")))
+        child.send_signal(signal.SIGTERM)
+        assert child.wait(60) == 128 + signal.SIGTERM
+    assert list(tmp_path.iterdir()) == []
 
 
 @pytest.mark.slow

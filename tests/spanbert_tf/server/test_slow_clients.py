@@ -3,6 +3,7 @@
 import asyncio
 import concurrent.futures
 import contextlib
+import http.client as http_client
 import json
 import os
 import shutil
@@ -80,6 +81,18 @@ def test_silent_connections_are_closed(running, monkeypatch):
     for connection in many:
         with connection:
             assert connection.recv(1) == b""
+
+
+@pytest.mark.slow
+def test_a_connection_may_rest_between_two_requests(running):
+    """For longer than the five seconds of uvicorn, which pools of connections do not know."""
+    connection = http_client.HTTPConnection(*running.address)
+    body = json.dumps({"model": NAME, "inputs": SENTENCE})
+    with contextlib.closing(connection):
+        for rest in (6, 0):
+            connection.request("POST", "/answer", body)
+            assert json.loads(connection.getresponse().read())["label"]
+            time.sleep(rest)
 
 
 def test_a_client_that_reads_nothing_is_cut_off(running, monkeypatch):
