@@ -8,6 +8,7 @@ from collections.abc import Iterator, Sequence
 from typing import Any, NamedTuple
 
 from spanbert_tf.config.run import PRESET
+from spanbert_tf.conversion.converted_presets import converted_preset
 from spanbert_tf.errors import BadInputError, SpanBertError, reason
 from spanbert_tf.server.batching import Worker
 from spanbert_tf.server.errors import RequestError
@@ -47,8 +48,8 @@ def find_sources(paths: Sequence[str], workspace: str, top_k: int) -> list[Sourc
     """Finds the models that a user names.
 
     Args:
-        paths: each is the directory of an export, one of its versions, a `models.config`, or a
-            preset.
+        paths: each is the directory of an export, one of its versions, a `models.config`, a preset,
+            or a directory of a BERT of Hugging Face.
         workspace: an empty directory, to which presets are exported.
         top_k: largest number of answers to an input of a preset.
 
@@ -71,7 +72,7 @@ def find_sources(paths: Sequence[str], workspace: str, top_k: int) -> list[Sourc
     for path, output in presets.items():
         print_line(f"{path}: is exported first")
         with contextlib.redirect_stdout(io.StringIO()):  # lines about a directory that goes
-            export_preset(path, output, top_k=top_k)
+            export_preset(converted_preset(path), output, top_k=top_k)
     return sources
 
 

@@ -7,10 +7,12 @@ import shutil
 import pytest
 from running_server import wait_for
 from tiny_models import SENTENCE
+from torch_models import save_torch_model, torch_model
 
 from spanbert_tf.errors import BadInputError
 from spanbert_tf.server import versions
 from spanbert_tf.server.versions import Source, find_sources
+from spanbert_tf.serving.description import read_description
 from spanbert_tf.serving.loading import load_export
 
 NAME = "text_classification"
@@ -104,6 +106,15 @@ def test_a_preset_is_exported(exports, tmp_path):
     (source,) = find(preset, workspace=tmp_path)
     assert source == Source(NAME, str(tmp_path / NAME))
     assert (tmp_path / NAME / "1" / "saved_model.pb").exists()
+
+
+@pytest.mark.slow
+def test_a_directory_of_hugging_face_is_converted_and_exported(tmp_path, monkeypatch):
+    monkeypatch.setenv("KERAS_HOME", str(tmp_path / "keras"))
+    model = save_torch_model(torch_model(), tmp_path / "my-encoder")
+    (source,) = find(model, workspace=tmp_path / "workspace")
+    assert source == Source("my-encoder", str(tmp_path / "workspace" / "my-encoder"))
+    assert read_description(f"{source.directory}/1").task == "fill_mask"
 
 
 def test_what_is_neither_is_refused(tmp_path):
