@@ -19,7 +19,6 @@ from spanbert_tf.tasks.prediction import export_preset
 from spanbert_tf.terminal import print_line
 
 POLL_SECONDS = 2.0
-_CHARACTERS_OF_A_TOKEN = 4
 
 
 class Source(NamedTuple):
@@ -230,9 +229,7 @@ class ServedModel:
         if found == self._found:
             return
         model = await asyncio.to_thread(_load, self.source.name, found.path)
-        budget = min(
-            self._max_batch_tokens, model.pipeline.max_characters // _CHARACTERS_OF_A_TOKEN
-        )
+        budget = min(self._max_batch_tokens, model.pipeline.max_characters)
         worker = Worker(model.compute, budget, self._metrics.batches(self.source.name))
         old = self._version
         self._found, self._version = found, Version(model, worker)

@@ -122,7 +122,7 @@ class Predictor:
         if isinstance(inputs, Mapping):
             inputs = dict(inputs)
         if isinstance(inputs, str | dict):
-            return answer([inputs], batch_size)[0]
+            return answer([inputs], batch_size, max_tokens_in_batch)[0]
         if isinstance(inputs, bytes) or not isinstance(inputs, Iterable):
             return answer([inputs], batch_size)  # raises an error that says what is wrong
         return answer(inputs, batch_size, max_tokens_in_batch)

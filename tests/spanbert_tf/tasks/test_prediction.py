@@ -70,6 +70,22 @@ def test_batches_of_tokens_change_no_answer_and_no_order(max_tokens, predictor_o
         predict(texts, max_tokens_in_batch=0)
 
 
+def test_one_input_is_batched_as_a_list_of_one(predictor_of, monkeypatch):
+    """It may have many windows."""
+    predict = predictor_of("named_entities")
+    predict(SENTENCE)
+    seen = []
+
+    def answer(*arguments):
+        seen.append(arguments)
+        return [None]
+
+    monkeypatch.setitem(predict._functions, None, answer)
+    for inputs in (SENTENCE, [SENTENCE]):
+        predict(inputs, batch_size=3, max_tokens_in_batch=7)
+    assert seen == [([SENTENCE], 3, 7)] * 2
+
+
 @pytest.mark.parametrize("name", sorted({*PREDICTORS} - {*OF_ONE_TEXT}))
 def test_a_string_is_refused_where_more_is_read_and_the_fields_are_named(name, predictor_of):
     predict = predictor_of(name)

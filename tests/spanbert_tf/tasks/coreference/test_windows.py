@@ -21,6 +21,7 @@ from spanbert_tf.tasks.coreference.windows import cut_text, join_windows, window
 from spanbert_tf.text.vocabulary import load_vocabulary
 
 SIZE = 4  # segments of a window in these tests
+BOUND = Coreference.max_characters // Coreference.max_window_tokens
 
 
 @hypothesis.given(st.integers(1, 200), st.integers(2, 40))
@@ -184,7 +185,7 @@ def test_a_text_of_one_window_is_answered_as_the_graph_answers_it(model, descrip
 
 def test_memory_of_a_long_text_is_that_of_a_window(model, sizes, monkeypatch):
     monkeypatch.setattr(Coreference, "max_window_tokens", SIZE * LENGTH)
-    monkeypatch.setattr(Coreference, "max_characters", 4 * SIZE * LENGTH)
+    monkeypatch.setattr(Coreference, "max_characters", BOUND * SIZE * LENGTH)
     line = "Ann has the cat. Bob has the cat?\n"  # each word is where two windows overlap
     text = line * 40
     long, short = Coreference().predictor(model)([{"text": text, "doc_key": "long"}, line])
@@ -196,6 +197,13 @@ def test_memory_of_a_long_text_is_that_of_a_window(model, sizes, monkeypatch):
     for spans, strings in zip(long["clusters"], long["strings"], strict=True):
         assert len(spans) == text.count(strings[0]) == len(strings)
         assert [text[start:end] for start, end in spans] == strings
+
+
+def test_a_batch_of_windows_is_bounded_in_scripts_of_a_character_each(model, sizes, monkeypatch):
+    monkeypatch.setattr(Coreference, "max_window_tokens", SIZE * LENGTH)
+    monkeypatch.setattr(Coreference, "max_characters", BOUND * SIZE * LENGTH)
+    Coreference().predictor(model)(["\u732b" * 40 + "\u3002\n"] * 8)
+    assert all(documents * segments <= SIZE for documents, segments in sizes)
 
 
 def test_windows_of_gold_documents_link_nothing_wrong_and_lose_little(shared_data):
