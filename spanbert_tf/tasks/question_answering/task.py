@@ -140,15 +140,14 @@ class QuestionAnswering(Task[QuestionAnsweringManifest, QuestionAnsweringConfig]
                 "answer": text.decode(),
             }
             answers.append(answer)
-        answers = [answer for answer in answers if answer["answer"]] or answers[:1]
-        if description.settings["has_unanswerable"]:
-            score = float(scipy.special.expit(found["null_odds"]))
-            none = {"score": score, "start": 0, "end": 0, "answer": ""}
-            if not found["is_answerable"]:
-                answers = [none, *answers]
-            elif top_k > 1:
-                answers = [*answers[: top_k - 1], none]
-        return best_of(answers, top_k)
+        texts = [answer for answer in answers if answer["answer"]]
+        if not description.settings["has_unanswerable"]:
+            return best_of(texts or answers[:1], top_k)
+        score = float(scipy.special.expit(found["null_odds"]))
+        none = {"score": score, "start": 0, "end": 0, "answer": ""}
+        if not texts or not found["is_answerable"]:
+            return best_of([none, *texts], top_k)
+        return best_of([*texts[: max(top_k - 1, 1)], none], top_k)
 
     def view(self, description: Description, item: dict, answer: dict | list[dict]) -> View:
         """Shows the best answer in its passage, and the probabilities of all."""

@@ -38,3 +38,18 @@ def test_none_is_first_or_last_with_its_probability_beside_the_best(
     }
     description = types.SimpleNamespace(settings={"has_unanswerable": has_unanswerable})
     assert QuestionAnswering().answer(description, {}, found, top_k) == expected
+
+
+@pytest.mark.parametrize(("top_k", "expected"), [(1, NONE), (3, [NONE])])
+@pytest.mark.parametrize("is_answerable", [False, True])
+def test_an_empty_passage_has_no_answer_once(is_answerable, top_k, expected):
+    found = {
+        "answers": [b"", b""],
+        "starts": [0, 0],
+        "ends": [0, 0],
+        "probabilities": [0.0, 0.0],
+        "null_odds": math.log(3),
+        "is_answerable": is_answerable,
+    }
+    description = types.SimpleNamespace(settings={"has_unanswerable": True})
+    assert QuestionAnswering().answer(description, {}, found, top_k) == expected
