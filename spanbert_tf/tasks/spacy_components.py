@@ -9,6 +9,7 @@ disk and hands from process to process.
 
 import functools
 import itertools
+import math
 import multiprocessing.util
 import os
 import shutil
@@ -224,17 +225,13 @@ def _resolved_text(doc: Doc) -> str:
     as it is. What replaces a possessive pronoun ends in 's.
     """
     clusters = _cluster_spans(doc)
-    mentions = [span for spans in clusters for span in spans]
+    holders = _holders((span.start, span.end) for spans in clusters for span in spans)
     changes = []
     for spans in filter(None, clusters):
         named = [span for span in spans if any(token.pos_ in ("NOUN", "PROPN") for token in span)]
         first = (named or spans)[0]
         for span in spans:
-            holds_others = any(
-                other is not span and span.start <= other.start and other.end <= span.end
-                for other in mentions
-            )
-            if span is not first and not holds_others:
+            if span is not first and (span.start, span.end) not in holders:
                 ending = "'s" if span[-1].tag_ in _POSSESSIVES else ""
                 changes.append((span.start_char, span.end_char, first.text + ending))
     parts = []
@@ -244,6 +241,17 @@ def _resolved_text(doc: Doc) -> str:
             parts += [doc.text[place:start], text]
             place = end
     return "".join([*parts, doc.text[place:]])
+
+
+def _holders(places: Iterable[tuple[int, int]]) -> set[tuple[int, int]]:
+    """Returns the places, first and end, that have another one inside of them, or twice there."""
+    holders = set()
+    nearest_end = math.inf  # of the places that begin later, or there and are not longer
+    for start, end in sorted(places, key=lambda place: (-place[0], place[1])):
+        if nearest_end <= end:
+            holders.add((start, end))
+        nearest_end = min(nearest_end, end)
+    return holders
 
 
 def _add_extensions() -> None:

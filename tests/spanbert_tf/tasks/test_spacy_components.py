@@ -5,7 +5,9 @@ import shutil
 import subprocess
 import sys
 
+import hypothesis
 import pytest
+from hypothesis import strategies as st
 from tiny_models import SENTENCE, tiny_model
 
 from spanbert_tf.errors import BadInputError
@@ -14,6 +16,8 @@ from spanbert_tf.tasks.prediction import Predictor, export_preset
 
 spacy = pytest.importorskip("spacy")
 from spacy.tokens import Doc  # noqa: E402
+
+from spanbert_tf.tasks.spacy_components import _holders  # noqa: E402
 
 # spaCy does not part a word at a hyphen between numbers, nor at a stop inside; BERT does.
 TEXTS = [
@@ -90,6 +94,19 @@ def test_batches_change_no_answer_and_no_order(presets, finder, batching, config
     docs = list(nlp.pipe(TEXTS, **batching))
     assert [doc.text for doc in docs] == TEXTS
     assert [entities(doc) for doc in docs] == [entities(finder(text)) for text in TEXTS]
+
+
+@hypothesis.given(
+    st.lists(st.tuples(st.integers(0, 6), st.integers(1, 4)).map(lambda x: (x[0], sum(x))))
+)
+def test_places_that_hold_others(places):
+    expected = {
+        place
+        for index, place in enumerate(places)
+        for other in places[:index] + places[index + 1 :]
+        if place[0] <= other[0] and other[1] <= place[1]
+    }
+    assert _holders(places) == expected
 
 
 def test_an_export_gives_all_classes(tmp_path):
