@@ -85,6 +85,11 @@ function labels(answer) {
   return bars(listed(answer).map(found => [found.label, found.score]));
 }
 
+// The number of a regression, which is no share.
+function number(found) {
+  return element("p", `${found.label}: ${found.score.toFixed(4)}`);
+}
+
 // Replaces each [MASK] by its best filling, and says where they stand.
 function filledText(text, masks) {
   const [first, ...others] = text.split("[MASK]");
@@ -109,16 +114,20 @@ const views = {
     return [markedText(input.text, answer.map(entity => ({...entity, note: entity.entity_group,
       group: types.indexOf(entity.entity_group), title: entity.score.toFixed(4)})))];
   },
-  coreference: (input, answer) => [markedText(answer.text, answer.clusters.flatMap((spans, index) =>
-    spans.map(([start, end]) => ({start, end, note: String(index + 1), group: index,
-      title: answer.strings[index].join(", "), isLinked: true}))))],
+  coreference: (input, answer) => {
+    const titles = answer.strings.map(strings => strings.slice(0, 10).join(", "));  // of books, some
+    return [markedText(answer.text, answer.clusters.flatMap((spans, index) =>
+      spans.map(([start, end]) => ({start, end, note: String(index + 1), group: index,
+        title: titles[index], isLinked: true}))))];
+  },
   question_answering: (input, answer) => {
     const best = listed(answer)[0];
     const span = {start: best.start, end: best.end, note: "answer", title: best.score.toFixed(4)};
     return [markedText(input.context, best.answer ? [span] : []),
       bars(listed(answer).map(found => [found.answer || "no answer", found.score]))];
   },
-  text_classification: (input, answer) => [labels(answer)],
+  text_classification: (input, answer) => [
+    describe().settings.is_regression ? number(listed(answer)[0]) : labels(answer)],
   relation_extraction: (input, answer) => {
     const spans = ["subject", "object"].map((role, group) => (
       {start: input[role][0], end: input[role][1], note: role, group, isLinked: false}));
@@ -229,7 +238,8 @@ async function ask(event) {
     const response = await fetch("/answer", {method: "POST", headers, body: asked});
     const answer = await lastLine(response);
     if (model.value !== name) return;  // another model was chosen meanwhile
-    document.getElementById("json").textContent = JSON.stringify(answer, null, 1);
+    const json = JSON.stringify(answer, null, 1);
+    document.getElementById("json").textContent = json.length > 1e6 ? `${json.slice(0, 1e6)} …` : json;
     if (answer.error) throw new Error(answer.error);
     const view = views[described.task] ?? (() => [element("pre", JSON.stringify(answer))]);
     shown.replaceChildren(...view(input, answer));

@@ -20,6 +20,7 @@ def test_the_page_describes_each_model_and_loads_nothing(client):
     text = response.text
     described = json.loads(re.search(r'id="models">(.*?)</script>', text)[1])
     assert described["question_answering"]["fields"] == ["question", "context"]
+    assert described["text_classification"]["settings"] == {"is_regression": False}
     assert described["named_entities"]["example"] == {"text": "Ann lives in New York."}
     assert not re.search(r'(src|href)="(?!/docs")', text)
     nonce = re.search(r'<script nonce="([^"]+)"', text)[1]
@@ -46,6 +47,39 @@ def test_places_are_counted_in_characters(spans, expected):
     plain = "found => found.filter(part => part).map(part => part.parts ? plain(part.parts) : part)"
     call = f"plain(parts({json.dumps(TEXT)}, {json.dumps(given)}))"
     program = f"{function}\nconst plain = {plain};\nconsole.log(JSON.stringify({call}))"
+    printed = subprocess.run(["node", "-e", program], capture_output=True, text=True, check=True)
+    assert json.loads(printed.stdout) == expected
+
+
+@pytest.mark.skipif(shutil.which("node") is None, reason="needs Node")
+@pytest.mark.parametrize(
+    ("task", "answer", "expected"),
+    [
+        ("text_classification", {"label": "similarity", "score": 3.7}, ["p: similarity: 3.7000"]),
+        (
+            "coreference",
+            {"text": "Ann", "clusters": [[[0, 3]] * 50], "strings": [["Ann"] * 50]},
+            ["Ann, Ann, Ann, Ann, Ann, Ann, Ann, Ann, Ann, Ann"],
+        ),
+    ],
+)
+def test_numbers_are_no_shares_and_titles_of_many_mentions_are_short(task, answer, expected):
+    script = SCRIPT.read_text()
+    views = re.search(r"^const views = .*?^};", script, re.M | re.S)[0]
+    functions = [
+        re.search(rf"^function {name}\(.*?^}}", script, re.M | re.S)[0]
+        for name in ("number", "listed")
+    ]
+    program = "\n".join(
+        [
+            "const describe = () => ({settings: {is_regression: true}});",
+            "const element = (name, text) => `${name}: ${text}`;",
+            "const markedText = (text, spans) => [...new Set(spans.map(a => a.title))].join();",
+            *functions,
+            views,
+            f"console.log(JSON.stringify(views.{task}({{}}, {json.dumps(answer)})))",
+        ]
+    )
     printed = subprocess.run(["node", "-e", program], capture_output=True, text=True, check=True)
     assert json.loads(printed.stdout) == expected
 
