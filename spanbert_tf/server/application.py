@@ -108,7 +108,7 @@ async def docs(request: Request) -> Response:
 async def page(request: Request) -> Response:
     """Shows a page on which texts are typed and answers are seen.
 
-    It says nothing of a model but its name, task, fields and example; it needs no network.
+    Of a model it has what a reader of its answers needs; it needs no network.
     """
     described = {}
     for name, served in models_of(request).by_name.items():
@@ -116,6 +116,7 @@ async def page(request: Request) -> Response:
         described[name] = {
             "task": description.task,
             "fields": description.fields,
+            "settings": description.settings,
             "example": description.example,
             "top_k": description.top_k,
         }
@@ -148,6 +149,7 @@ def _read_openapi() -> dict:
 
 async def _refused(request: Request, error: Exception) -> Response:
     assert isinstance(error, RequestError)
+    models_of(request).metrics.refused(error)
     return error_response(request.url.path, error)
 
 

@@ -32,8 +32,8 @@ async def embed(request: Request) -> Response:
             encoding = typed(content, "encoding_format", str, "float")
             if encoding not in ("float", "base64"):
                 raise RequestError(400, "'encoding_format' is neither float nor base64")
-            _check_dimensions(typed(content, "dimensions", int), version.model)
             _, works = await beside(size, version.model.raw_works, texts)
+            _check_dimensions(typed(content, "dimensions", int), version.model, works[0].signature)
             outputs = await compute(request, version.worker, works)
             vectors = [columns["embeddings"][0] for columns in outputs]
             num_tokens = sum(int(columns["padding_mask"].sum()) for columns in outputs)
@@ -41,13 +41,13 @@ async def embed(request: Request) -> Response:
             return await beside(num_bytes, _written, name, vectors, num_tokens, encoding)
 
 
-def _check_dimensions(dimensions: int | None, model: Model) -> None:
+def _check_dimensions(dimensions: int | None, model: Model, signature: str) -> None:
     """Checks that a request asks for all numbers of a vector.
 
     Raises:
         RequestError: it asks for another number.
     """
-    (width,) = model.output_specs(model.description.signature or "")["embeddings"].shape[1:]
+    (width,) = model.output_specs(signature)["embeddings"].shape[1:]
     if dimensions not in (None, width):
         raise RequestError(400, f"'dimensions' is not {width}, which the model has")
 

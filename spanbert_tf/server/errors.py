@@ -12,12 +12,16 @@ class RequestError(Exception):
     Args:
         status: HTTP status, a key of `CODES`.
         message: what is wrong with the request. It goes to the client only.
+
+    Attributes:
+        is_counted: whether the metrics have it.
     """
 
     def __init__(self, status: int, message: str) -> None:
         super().__init__(message)
         self.status = status
         self.message = message
+        self.is_counted = False
 
     @property
     def headers(self) -> Mapping[str, str]:

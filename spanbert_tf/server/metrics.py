@@ -59,6 +59,7 @@ class Metrics:
             yield
         except RequestError as error:
             status = CODES[error.status].grpc
+            error.is_counted = True
             raise
         except Exception:
             status = CODES[500].grpc
@@ -67,6 +68,12 @@ class Metrics:
             microseconds = (time.perf_counter() - start) * 1e6
             self._requests.labels(model_name, status).inc()
             self._latency.labels(model_name, api, "REST").observe(microseconds)
+
+    def refused(self, error: RequestError) -> None:
+        """Counts a request that was refused before its model was known, under an empty name."""
+        if not error.is_counted:
+            error.is_counted = True
+            self._requests.labels("", CODES[error.status].grpc).inc()
 
     def batches(self, model_name: str) -> Callable[[int, int], None]:
         """Returns a function that counts a batch by its rows and tokens."""

@@ -94,7 +94,7 @@ class Model:
             return {name: values.numpy() for name, values in outputs.items()}
         except tf.errors.InvalidArgumentError as error:
             raise RequestError(400, f"the model refuses the inputs: {_cause(error)}") from error
-        except tf.errors.ResourceExhaustedError as error:
+        except (tf.errors.ResourceExhaustedError, MemoryError) as error:
             raise RequestError(503, "not enough memory for this request") from error
         except Exception as error:  # the server lives on
             print_line(f"{self.name}: a request failed: {type(error).__name__}")
@@ -107,16 +107,24 @@ class Model:
             RequestError: a row is too long for the task.
         """
         longest = self._longest(inputs)
-        limit = self.pipeline.max_text_tokens
-        if limit is not None and longest > limit:
-            raise RequestError(
-                413,
-                f"a row has {longest:,} tokens; {self.pipeline.name} computes {limit:,} at once: "
-                "ask /answer, which reads longer texts in parts",
-            )
+        self._check_length(longest)
         outputs = self.output_specs(signature).values()
         has_fixed_shapes = all(spec.shape[1:].is_fully_defined() for spec in outputs)
         return Work(signature, inputs, longest, has_fixed_shapes)
+
+    def _check_length(self, num_tokens: int) -> None:
+        """Checks the length of what is computed at once: others wait for it.
+
+        Raises:
+            RequestError: it has too many tokens.
+        """
+        limit = self.pipeline.max_text_tokens
+        if num_tokens > limit:
+            raise RequestError(
+                413,
+                f"a text has {num_tokens:,} tokens; {self.pipeline.name} computes {limit:,} at "
+                "once: send shorter ones (/answer reads long texts of coreference in windows)",
+            )
 
     def _longest(self, inputs: Arrays) -> int:
         """Returns the number of tokens of the longest row."""
@@ -147,7 +155,8 @@ class Model:
             The inputs as they were checked, and the work of each of their parts.
 
         Raises:
-            RequestError: an input cannot be used, there are too many, or the export takes only ids.
+            RequestError: an input cannot be used or is too long, there are too many, or the export
+                takes only ids.
         """
         if len(inputs) > _MAX_INPUTS:
             raise RequestError(413, f"has {len(inputs):,} inputs; {_MAX_INPUTS:,} are taken")
@@ -168,6 +177,7 @@ class Model:
         names = [name for name, spec in specs.items() if spec.dtype == tf.string]
         texts = [np.array([row[name][0] for row in rows], object) for name in names]
         lengths = self._row_lengths(texts)  # of all parts at once, since each call takes 0.2 ms
+        self._check_length(max(lengths, default=0))
         turns = [turn for _, parts in asked for turn in range(len(parts))]  # of an input, in order
         kept = self.pipeline.answer_names
         works = [

@@ -40,7 +40,10 @@ def read_key(path: str) -> str:
     if len(key) < _MIN_KEY or not key.isprintable() or " " in key:
         raise BadInputError(f"{path}: holds no key of {_MIN_KEY} characters or more on one line")
     if os.stat(path).st_mode & 0o044:
-        raise BadInputError(f"{path}: others can read it; run: chmod 600 {path}")
+        raise BadInputError(
+            f"{path}: others can read it; run: chmod 600 {path} (a secret of Kubernetes: "
+            "defaultMode: 0400)"
+        )
     return key
 
 
@@ -76,6 +79,7 @@ class Guard:
                     _check_room(scope)
                 self._check(scope["path"], Headers(scope=scope))
             except RequestError as error:
+                scope["app"].state.models.metrics.refused(error)
                 await error_response(scope["path"], error)(scope, receive, send)
                 return
         await self._app(scope, receive, send)

@@ -28,7 +28,7 @@ def parse_body(body: bytes | bytearray) -> dict[str, Any]:
         RequestError: it is no JSON, nested too deeply, or holds NaN or an infinity.
     """
     try:
-        content = json.loads(body, parse_constant=_refuse_constant)
+        content = json.loads(body, parse_constant=_refuse_constant, parse_float=_finite)
     except (ValueError, RecursionError) as error:
         raise RequestError(400, "the body is no JSON that can be read") from error
     if not isinstance(content, dict):
@@ -60,6 +60,14 @@ def binary_values(dtype: tf.DType, data: bytes) -> list:
 
 def _refuse_constant(name: str) -> None:
     raise ValueError(f"{name} is no JSON")
+
+
+def _finite(text: str) -> float:
+    """Reads a number; Python would make an infinity of one that is too large."""
+    value = float(text)
+    if not math.isfinite(value):
+        raise ValueError(f"{text} is too large")
+    return value
 
 
 def typed(content: Mapping[str, Any], key: str, kind: type, default: Any = None) -> Any:

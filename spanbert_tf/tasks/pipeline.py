@@ -69,11 +69,12 @@ class Pipeline(abc.ABC):
         answer_names: names of the outputs that answers are made of; by default all outputs. A
             server keeps no others until it has the outputs for all inputs of a request.
         top_k: default number of answers to an input, for a pipeline that gives several.
-        max_characters: largest number of characters of a batch, padding counted. It bounds memory.
+        max_characters: largest number of characters of a batch, padding counted. It bounds memory:
+            a batch has hardly more tokens, whatever the script.
         cuts_texts: whether a row is made of a text, without what it does not hold; a server then
             knows that no more is computed.
-        max_text_tokens: largest number of tokens of a row of tensors that a server takes, for a
-            pipeline whose memory grows with the square of it. `parts` cuts raw inputs to fewer.
+        max_text_tokens: largest number of tokens that a server computes of a text at once. `parts`
+            may cut raw inputs to fewer.
     """
 
     name: ClassVar[str]
@@ -87,7 +88,7 @@ class Pipeline(abc.ABC):
     top_k: ClassVar[int] = 1
     max_characters: ClassVar[int] = 2**20
     cuts_texts: ClassVar[bool] = False
-    max_text_tokens: ClassVar[int | None] = None
+    max_text_tokens: ClassVar[int] = 65_536
 
     @abc.abstractmethod
     def signatures(self, model: keras_hub.models.Task, top_k: int) -> Signatures:

@@ -44,6 +44,14 @@ def test_bodies_that_are_no_request(path, body, client):
     assert lives(client)
 
 
+@pytest.mark.parametrize("number", ["1e999", "-1e999", "Infinity", "NaN"])
+def test_no_number_is_infinite(number, client):
+    """An answer may repeat it, and would be no JSON."""
+    body = f'{{"model": "named_entities", "inputs": {{"text": "ann", "doc_key": {number}}}}}'
+    assert client.post(ANSWER, content=body).status_code == 400
+    assert client.post(ANSWER, content=body.replace(number, "1e99")).status_code == 200
+
+
 @pytest.mark.parametrize(
     ("content", "says"),
     [

@@ -1,11 +1,13 @@
 """Requests are gathered by tokens; each gets its own answer."""
 
 import asyncio
+import contextlib
 import threading
 
 import hypothesis
 import numpy as np
 import pytest
+import tensorflow as tf
 from hypothesis import strategies as st
 from running_server import WAIT
 from tiny_models import SENTENCE
@@ -112,6 +114,34 @@ def test_requests_without_memory_are_answered():
 
     found = compute_batch(compute, [work_of(1, 10), work_of(1, 10)])
     assert [error.status for error in found] == [503, 503]
+
+
+@pytest.mark.parametrize("error", [MemoryError(), tf.errors.ResourceExhaustedError(None, None, "")])
+def test_a_model_without_memory_says_so(error, exports, monkeypatch):
+    _, version = exports["text_embedding"]
+    model = Model("text_embedding", version)
+
+    def function(**inputs):
+        raise error
+
+    monkeypatch.setattr(model, "_functions", {"serving_default": function})
+    with pytest.raises(RequestError) as caught:
+        model.compute("serving_default", {"text": np.array([b"ann"], object)})
+    assert caught.value.status == 503
+
+
+def test_a_text_that_others_would_wait_for_is_refused(exports, monkeypatch):
+    """A text that is cut to a row has no more tokens than the row."""
+    long = f"{SENTENCE} " * 100
+    for name, status in (("named_entities", 413), ("text_embedding", None)):
+        model = Model(name, exports[name][1])
+        monkeypatch.setattr(type(model.pipeline), "max_text_tokens", 100)
+        model.raw_works([SENTENCE, SENTENCE])
+        with contextlib.ExitStack() as stack:
+            if status is not None:
+                caught = stack.enter_context(pytest.raises(RequestError))
+            model.raw_works([SENTENCE, long])
+        assert status is None or caught.value.status == status
 
 
 def run(steps, compute=double, max_tokens=10):

@@ -185,6 +185,34 @@ def test_metrics_have_tf_servings_names(client):
         assert ':tensorflow:serving:request_latency_bucket{API="predict",entrypoint="REST"' in text
 
 
+def test_a_request_is_counted_once_also_if_it_is_refused_before_its_model_is_known(client):
+    def counts():
+        found = {}
+        for line in client.get("/metrics").text.splitlines():
+            if line.startswith(":tensorflow:serving:request_count{"):
+                labels, number = line.rsplit(" ", 1)
+                found[labels] = float(number)
+        return found
+
+    before = counts()
+    for path in ("/answer", "/v1/embeddings"):
+        client.post(path, content=b"{")
+        client.post(path, json={"model": "named_entities"})
+    client.get("/v2", headers={"host": "example.com"})
+    after = counts()
+    differences = {
+        labels: number - before.get(labels, 0)
+        for labels, number in after.items()
+        if number != before.get(labels, 0)
+    }
+    name = ":tensorflow:serving:request_count"
+    assert differences == {
+        f'{name}{{model_name="",status="INVALID_ARGUMENT"}}': 2,
+        f'{name}{{model_name="named_entities",status="INVALID_ARGUMENT"}}': 2,
+        f'{name}{{model_name="",status="PERMISSION_DENIED"}}': 1,
+    }
+
+
 def test_every_route_is_described(client):
     described = right(client.get("/openapi.json"))["paths"]
     shown = client.get("/docs").text
