@@ -52,7 +52,6 @@ from spanbert_tf.files.contents import check_own_files
 from spanbert_tf.files.output import Output, OutputKind
 from spanbert_tf.files.preset import PRESET_KIND, TASK_CONFIG
 from spanbert_tf.files.written import print_written
-from spanbert_tf.lazy import load
 from spanbert_tf.models.span_bert_backbone import was_trained
 from spanbert_tf.terminal import print_line
 from spanbert_tf.text.chosen_vocabulary import known_language
@@ -99,8 +98,6 @@ _APPROXIMATE_MODELS = {
     "keras_bert": "KerasHub's BERT",
 }
 _FORMAT_WITH_LANGUAGE = "keras"  # keeps the language of texts
-_PYTORCH_FORMATS = ("huggingface", "fairseq")  # need the extra `convert`
-_EXTRA_MODULES = ("torch", "safetensors")
 _SHOWN_UNUSED = 8  # names of unused arrays that are printed
 # SegaBERT's authors have all tables in one class (rsvp-ai/segatron_aaai, transformers/
 # modeling_segabert.py, `BertEmbeddings`): those of positions, paragraphs, sentences and tokens, and
@@ -168,8 +165,6 @@ def convert_checkpoint(
     if source_format == target_format == "keras":
         refuse_copy(source)
     keras.utils.set_random_seed(0)  # for a new pooler, if the source has none
-    if source_format in _PYTORCH_FORMATS or target_format in _PYTORCH_FORMATS:
-        _check_extra()
     with read(source, vocabulary, lowercase, strip_accents) as checkpoint:
         checkpoint = checked_checkpoint(with_positions(checkpoint, positions))
         if lowercase is not None:
@@ -300,17 +295,6 @@ def _warn_of_casing(checkpoint: Checkpoint) -> None:
         check_case(checkpoint.vocabulary, checkpoint.path, checkpoint.text_rules)
     except MismatchError as error:
         print_line(f"warning: {error}")
-
-
-def _check_extra() -> None:
-    """Raises `BadInputError` if the packages of the extra `convert` are missing."""
-    try:
-        for needed in _EXTRA_MODULES:
-            load(needed)
-    except ModuleNotFoundError as error:
-        raise BadInputError(
-            f"{error.name} is not installed; pip install 'spanbert_tf[convert]'"
-        ) from error
 
 
 def _print_table(checkpoint: Checkpoint, left_out: list[str]) -> None:

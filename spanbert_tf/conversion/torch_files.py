@@ -1,4 +1,7 @@
-"""Reads tensors from files of PyTorch, without executing code that may be in them."""
+"""Reads tensors from files of PyTorch and safetensors, without executing code that may be in them.
+
+Only files of PyTorch need PyTorch.
+"""
 
 import argparse
 import contextlib
@@ -9,9 +12,11 @@ import re
 import struct
 import zipfile
 from collections.abc import Iterator, Mapping
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
+import ml_dtypes  # noqa: F401  NumPy's bfloat16
 import numpy as np
+from safetensors import SafetensorError, safe_open
 
 from spanbert_tf.conversion.checkpoint import (
     Array,
@@ -24,11 +29,13 @@ from spanbert_tf.conversion.names import (
     TOKEN_TABLE,
 )
 from spanbert_tf.errors import BadInputError, reason
+from spanbert_tf.lazy import load
 
-if TYPE_CHECKING:  # packages of the extra `convert`
-    import safetensors
+if TYPE_CHECKING:  # package of the extra `convert`
     import torch
 
+# Type in a .safetensors file → type in NumPy.
+_FLOATS = {"F16": "float16", "BF16": "bfloat16", "F32": "float32", "F64": "float64"}
 # Arrays of indices that are no weights, and old names of LayerNorm's parameters.
 _BUFFERS = re.compile(r"(^|\.)(position|token_type)_ids$")
 _OLD_NAMES = {"gamma": "weight", "beta": "bias"}
@@ -57,13 +64,10 @@ def read_safetensors(path: str) -> dict[str, Array]:
 
 
 @contextlib.contextmanager
-def _opened_safetensors(path: str) -> Iterator["safetensors.safe_open"]:
+def _opened_safetensors(path: str) -> Iterator[safe_open]:
     """Opens a file; raises `BadInputError` if it is damaged, also while it is being read."""
-    from safetensors import SafetensorError, safe_open
-
     try:
-        # "pt" rather than "np", which has no bfloat16.
-        with safe_open(path, framework="pt") as file:
+        with safe_open(path, framework="np") as file:
             yield file
     except (SafetensorError, OSError) as error:
         raise BadInputError(f"{path}: is damaged ({reason(error)[:200]}); copy it again") from error
@@ -76,9 +80,9 @@ def _read_tensor(path: str, name: str) -> np.ndarray:
     memory until it is closed.
     """
     with _opened_safetensors(path) as file:
-        tensor: torch.Tensor = file.get_tensor(name)
-        check_floats(tensor.dtype, name, path)
-        return tensor.float().numpy()
+        kind = file.get_slice(name).get_dtype()
+        check_floats(_FLOATS.get(kind, kind), name, path)
+        return file.get_tensor(name).astype("float32", copy=False)
 
 
 def write_safetensors(arrays: Mapping[str, Array], path: str) -> None:
@@ -148,10 +152,24 @@ class PickledTensors:
         return tensor.clone().float().numpy()  # without a copy, the array would keep the mapping
 
 
+def _pytorch(path: str) -> Any:
+    """Returns the package `torch`.
+
+    Raises:
+        BadInputError: it is not installed; `path` is the file that needs it.
+    """
+    try:
+        return load("torch")
+    except ModuleNotFoundError as error:
+        raise BadInputError(
+            f"{path}: is a file of PyTorch, and {error.name} is not installed; pip install "
+            "'spanbert_tf[convert]', or save the model as .safetensors"
+        ) from error
+
+
 def _unpickled(path: str, is_mapped: bool) -> object:
     """Returns the content of a file, without executing code in it."""
-    import torch
-
+    torch = _pytorch(path)
     try:
         with torch.serialization.safe_globals([argparse.Namespace]):
             return torch.load(path, map_location="cpu", weights_only=True, mmap=is_mapped)
@@ -170,8 +188,7 @@ def _checked_tensors(path: str, content: object) -> dict[str, "torch.Tensor"]:
     Raises:
         BadInputError: it is no dict, or a tensor is not dense or has fewer values than its shape.
     """
-    import torch
-
+    torch = _pytorch(path)
     if not isinstance(content, dict):
         raise BadInputError(f"{path}: holds no dict of tensors but {type(content).__name__}")
     tensors = {

@@ -298,21 +298,24 @@ def test_weights_that_are_not_finite_are_named(target, value, source, tmp_path):
 
 
 @pytest.mark.parametrize(
-    ("kind", "name"),
+    ("kind", "name", "name_in_safetensors"),
     [
-        (torch.int8, "int8"),
-        (torch.bool, "bool"),
-        (torch.int64, "int64"),
-        (torch.float8_e4m3fn, "float8_e4m3fn"),
+        (torch.int8, "int8", "I8"),
+        (torch.bool, "bool", "BOOL"),
+        (torch.int64, "int64", "I64"),
+        (torch.float8_e4m3fn, "float8_e4m3fn", "F8_E4M3"),
     ],
 )
 @pytest.mark.parametrize("is_pickled", [False, True])
-def test_weights_of_other_numbers_are_named(kind, name, is_pickled, source, tmp_path):
+def test_weights_of_other_numbers_are_named(
+    kind, name, name_in_safetensors, is_pickled, source, tmp_path
+):
     change_weight(source, lambda array: array.to(kind))
     if is_pickled:
         torch.save(load_file(source / "model.safetensors"), source / "pytorch_model.bin")
         (source / "model.safetensors").unlink()
-    words = f"'bert.encoder.layer.0.output.dense.weight' has the type {name}, and only float16"
+    shown = name if is_pickled else name_in_safetensors
+    words = f"'bert.encoder.layer.0.output.dense.weight' has the type {shown}, and only float16"
     refused(tmp_path, words, "huggingface", "keras", str(source))
 
 

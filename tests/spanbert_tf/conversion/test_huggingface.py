@@ -5,6 +5,7 @@ import itertools
 import json
 import pathlib
 import shutil
+import sys
 import tarfile
 
 import keras_hub
@@ -165,6 +166,37 @@ def test_other_layouts_give_the_same_encoder(write, model, rows, tmp_path):
     destination = str(tmp_path / "preset")
     convert_checkpoint("huggingface", "keras", str(tmp_path / "source"), destination)
     check_encoder(destination, model.bert, rows, write.__name__)
+
+
+@pytest.mark.parametrize("kind", [torch.bfloat16, torch.float16, torch.float32, torch.float64])
+@pytest.mark.quick_cases(1)
+def test_safetensors_are_read_without_pytorch(kind, tmp_path, monkeypatch):
+    model = torch_model().to(kind)
+    source = save_torch_model(model, tmp_path / "source")
+    expected = {name: values.float().numpy() for name, values in model.state_dict().items()}
+    monkeypatch.setitem(sys.modules, "torch", None)  # imports of it fail
+    with read_huggingface(str(source), None, None) as checkpoint:
+        assert len(checkpoint.arrays) > 40
+        for name, array in checkpoint.arrays.items():
+            np.testing.assert_array_equal(np.asarray(array), expected[name], strict=True)
+    convert_checkpoint("huggingface", "keras", str(source), str(tmp_path / "preset"))
+    back = str(tmp_path / "back")
+    convert_checkpoint("keras", "huggingface", str(tmp_path / "preset"), back)
+    with read_huggingface(back, None, None) as checkpoint:
+        for name, array in checkpoint.arrays.items():
+            np.testing.assert_array_equal(np.asarray(array), expected[name], strict=True)
+
+
+def test_files_of_pytorch_ask_for_it(tmp_path, monkeypatch):
+    old_bin(tmp_path)
+    monkeypatch.setitem(sys.modules, "torch", None)
+    words = (
+        rf"^{tmp_path}/pytorch_model.bin: is a file of PyTorch, and torch is not installed; pip "
+        r"install 'spanbert_tf\[convert\]', or save the model as .safetensors$"
+    )
+    with pytest.raises(BadInputError, match=words):
+        convert_checkpoint("huggingface", "keras", str(tmp_path), str(tmp_path / "preset"))
+    assert not (tmp_path / "preset").exists()
 
 
 def test_released_archive_without_heads_and_vocabulary(source, model, rows, tmp_path, capsys):
