@@ -153,7 +153,7 @@ class PretrainingJob(Job[PretrainingConfig]):
         training = self.config.training
         num_records = self._manifest.num_records("train")
         num_epochs = training.steps / steps_per_epoch(self.config, self._manifest, self._data)
-        by_length = " or of more shorter ones" if training.batch_by_length else ""
+        by_length = ", or more rows if they are shorter" if training.batch_by_length else ""
         alone = min(training.head_steps, training.steps)
         heads = f", the heads alone in the first {alone:,}" if alone else ""
         return (
@@ -191,7 +191,7 @@ class PretrainingJob(Job[PretrainingConfig]):
         """Restores the best weights, mixes the encoder, writes the preset, and prints a summary."""
         devices = self._datasets.devices
         if self.config.training.keep_best:
-            # All workers read the best checkpoint, which the chief has written then.
+            # Wait until the chief has written the best checkpoint, which all workers read.
             devices.wait_for_all()
         step = self.restore_best(checkpoints, devices) or self.num_steps
         share = self.config.training.initial_encoder_share
@@ -227,7 +227,8 @@ class PretrainingJob(Job[PretrainingConfig]):
             measured = self.evaluate(model, lambda: None).metrics
         else:
             measured = evaluation_after(output, steps)
-        print_summary(output, steps, measured, show_next_steps=self._show_next_steps)
+        if self._datasets.devices.is_chief:
+            print_summary(output, steps, measured, show_next_steps=self._show_next_steps)
         return model
 
     def damage(self) -> BadInputError | None:

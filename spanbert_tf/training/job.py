@@ -88,7 +88,9 @@ class TrainingDiverged(Exception):
 class Job(abc.ABC, Generic[Config]):
     """What a run trains: pre-training, or the fine-tuning of a task.
 
-    `run` calls the methods in the order in which they are defined.
+    `run` calls `load_config` to `finish` in the order in which they are defined. For a finished run
+    without checkpoints it calls `read_result` in place of those after `build`. These methods call
+    the others.
 
     Attributes:
         config: configuration of the run; its section `training` is a `RunConfig`.
@@ -96,10 +98,11 @@ class Job(abc.ABC, Generic[Config]):
         patience: the run ends after this number of evaluations without a better one; `None` for no
             limit.
         inputs: maps an option of the command to the digest of its file or directory, or to `None`
-            if the option is not given, and a setting that names code of others to what the code
-            says. A resumed run must have the same values.
+            if the option is not given. Also maps a setting that names code of another package (a
+            masking scheme) to a description of that code. A resumed run must have the same values.
         num_steps: number of steps of the whole run.
         hidden_dim: width of the encoder, on which `precision: auto` depends.
+        base: digest of the preset with the weights that checkpoints leave out; known after `build`.
     """
 
     config: Config
@@ -108,6 +111,7 @@ class Job(abc.ABC, Generic[Config]):
     inputs: dict[str, str | None]
     num_steps: int
     hidden_dim: int
+    base: str | None = None
 
     @abc.abstractmethod
     def load_config(self, path: str) -> Config:

@@ -57,7 +57,7 @@ def run(
     place = os.path.join(output, CHECKPOINTS)
     steps = saved_steps(place)
     is_new = not steps
-    # Not earlier: the constructors of callbacks, the user's code, may have drawn random numbers.
+    # After `load_callbacks`: constructors of the user's callbacks may draw random numbers.
     keras.utils.set_random_seed(training.library_seed)
     with lost_workers_named(output, devices):
         # Check before anything is built: on JAX, building a model needs all workers.
@@ -69,13 +69,14 @@ def run(
         model,
         best=job.best,
         max_to_keep=training.max_checkpoints,
-        base=job.inputs.get("--preset"),  # of fine-tuning
+        base=job.base,
         report=print_line,
         writes=devices.is_chief,
     )
     if is_new and directory.is_finished:
         directory.check_result(job.config, begun_with)
-        return job.read_result(model, output)
+        with job.named_errors(output, devices):
+            return job.read_result(model, output)
     with lost_workers_named(output, devices):
         job.begin(model, output, is_new=is_new)
     directory.check_inputs(job.inputs)  # which `begin` has completed

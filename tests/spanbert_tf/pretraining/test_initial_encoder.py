@@ -12,7 +12,8 @@ from signalled_runs import terminated_after
 from spanbert_tf.errors import BadInputError, ConfigurationError
 from spanbert_tf.models import SpanBertBackbone, SpanBertPretrainer
 from spanbert_tf.pretraining.datasets import configured_dataset
-from spanbert_tf.pretraining.job import run_pretraining
+from spanbert_tf.pretraining.job import PretrainingJob, run_pretraining
+from spanbert_tf.training.devices import Devices
 
 SHARE, FILE = 0.25, "initial_encoder.npz"
 
@@ -74,6 +75,24 @@ def test_a_finished_run_without_checkpoints_says_the_losses_of_its_preset(
         printed = capfd.readouterr().out.splitlines()
         lines.append([line for line in printed if line.startswith("Held-out records")])
     assert lines[0] == lines[1] and len(lines[0]) == 1
+    # A worker that is not the chief reads the same result, and prints nothing.
+    config = configured(preset, tmp_path / "run", training__initial_encoder_share=SHARE, **changed)
+    job = PretrainingJob(config, tiny_records, None, show_next_steps=False)
+    devices = Devices(config.training)
+    devices.is_chief = False
+    model = job.build(devices)
+    capfd.readouterr()
+    assert job.read_result(model, str(tmp_path / "run")) is model
+    assert "Held-out" not in capfd.readouterr().out
+    # A damaged held-out record is named.
+    records = shutil.copytree(tiny_records, tmp_path / "records")
+    (shard,) = records.glob("validation*.tfrecord")
+    content = bytearray(shard.read_bytes())
+    content[20] ^= 1  # inside of the first record, after its length and the checksum of that
+    shard.write_bytes(content)
+    with pytest.raises(BadInputError, match=f"{shard}: ") as error:
+        mixed_run(preset, str(records), tmp_path / "run", **changed)
+    assert "\n" not in str(error.value)
 
 
 @pytest.mark.slow
