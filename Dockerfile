@@ -4,9 +4,9 @@
 FROM python:3.11-slim
 
 COPY . /src
-# PyTorch, which `convert` reads checkpoints with, without the packages for cards.
+# PyTorch, with which `convert` reads .bin and .pt files, without the packages for cards.
 RUN pip install --no-cache-dir torch==2.13.0 --index-url https://download.pytorch.org/whl/cpu \
-    && pip install --no-cache-dir '/src[convert,onnx,serving]' \
+    && pip install --no-cache-dir '/src[convert,onnx,serve,serving]' \
     && rm -rf /src
 
 RUN useradd --create-home user
