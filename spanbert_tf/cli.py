@@ -414,7 +414,7 @@ def serve(paths: Sequence[str], **options: Any) -> None:
     """Answer HTTP requests with exported models, by the protocols of other servers too."""
     for package in ("starlette", "uvicorn", "prometheus_client"):
         if importlib.util.find_spec(package) is None:
-            raise ConfigurationError(f"serve needs {package}: pip install -e '.[serve]'")
+            raise ConfigurationError(f"serve needs {package}: pip install 'spanbert_tf[serve]'")
     import_keras()
     from spanbert_tf.server.application import run_server
 

@@ -129,7 +129,7 @@ class ModelCommand(WritingCommand):
             )
         if importlib.util.find_spec(backend) is None:
             raise ConfigurationError(
-                f"{place}: {backend}: is not installed: pip install -e '.[{backend}]'"
+                f"{place}: {backend}: is not installed: pip install 'spanbert_tf[{backend}]'"
             )
         return backend
 

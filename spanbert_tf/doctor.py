@@ -128,7 +128,8 @@ def _jax_devices(error: Exception) -> str | None:
         if frame.f_code.co_filename.endswith(_JAX_DEVICES):
             return (
                 f"JAX: its devices cannot be used ({reason(error)}); set JAX_PLATFORMS=cpu for the "
-                "processor, or install what they need: pip install -e '.[jax_cuda]' for cards"
+                "processor, or install what they need: for cards, pip install "
+                "'spanbert_tf[jax_cuda]'"
             )
     return None
 

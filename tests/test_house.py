@@ -10,6 +10,8 @@ import functools
 import pathlib
 import re
 
+from spanbert_tf.tasks.table import TASKS
+
 ROOT = pathlib.Path(__file__).parents[1]
 ORDER = (
     "spanbert_tf.cli",
@@ -54,6 +56,14 @@ TABLES = (
     "spanbert_tf.tasks.table",
     "spanbert_tf.files.kinds",  # asks the table of tasks which commands write records
 )
+# The packages that choose a module for the backend of Keras; a run records its name.
+ASK_FOR_BACKEND = {
+    "spanbert_tf.layers.operations",
+    "spanbert_tf.models.train_step",
+    "spanbert_tf.training.devices",
+    "spanbert_tf.training.update_operations",
+    "spanbert_tf.training.run",
+}
 MOST_ROOMS = 15
 PLACE = re.compile(r"((?:spanbert_tf|data_prep)(?:\.\w+)*)(?::\w+)?")
 
@@ -152,6 +162,34 @@ def test_places_go_up_from_tables_alone():
         for text in against_the_order(name, named_places(name))
     ]
     assert not wrong, "\n".join(["these places go up, and stand in no table:", *wrong])
+
+
+def calls(module):
+    """The functions that a module calls, as they are written there."""
+    tree = ast.parse(modules()[module].read_text())
+    return {ast.unparse(node.func) for node in ast.walk(tree) if isinstance(node, ast.Call)}
+
+
+def test_the_backend_is_asked_for_where_a_module_is_chosen_for_it():
+    ask = {
+        name
+        for name in modules()
+        if any(re.fullmatch(r"(.*\.)?backend\.backend|backend", call) for call in calls(name))
+    }
+    assert ask == ASK_FOR_BACKEND
+
+
+def test_there_is_one_table_of_tasks():
+    """No other dict, list, set or tuple has the names of two tasks."""
+    kinds = (ast.Dict, ast.List, ast.Set, ast.Tuple)
+    tables = {
+        name
+        for name, path in modules().items()
+        for node in ast.walk(ast.parse(path.read_text()))
+        if isinstance(node, kinds)
+        and sum(getattr(child, "value", None) in TASKS for child in ast.iter_child_nodes(node)) > 1
+    }
+    assert tables == {"spanbert_tf.tasks.table"}
 
 
 def test_no_module_comes_back_to_itself():

@@ -92,7 +92,7 @@ def _import_runner(name: str | None) -> str | None:
     try:
         create_runner(beam_name)
     except (ImportError, AttributeError, TypeError, ValueError) as error:
-        remedy = "pip install -e '.[dask]'" if beam_name == _DASK_RUNNER else "see --help"
+        remedy = "pip install 'spanbert_tf[dask]'" if beam_name == _DASK_RUNNER else "see --help"
         raise ConfigurationError(f"--runner {name}: {error}; {remedy}") from error
     return beam_name
 

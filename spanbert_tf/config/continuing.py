@@ -21,7 +21,7 @@ _LAYER = -1_000  # below every file: what a file or `--set` says lies over it
 def load_run_config(
     name_or_path: str, overrides: Sequence[str] = (), *, preset: str | None, run: str
 ) -> PretrainingConfig:
-    """The configuration of a run; with `model.from_preset`, in the shape of what it continues.
+    """Loads the configuration of a run; `model.from_preset` gives it the shape of that preset.
 
     A run that has begun keeps its shape; the preset is not read again.
 
@@ -43,7 +43,7 @@ def load_run_config(
 
 
 def _shape(preset: str | None, run: str, place: str) -> dict[str, Setting]:
-    """The settings that a run has from what it continues."""
+    """Returns the settings that a run has from what it continues."""
     begun = os.path.join(run, CONFIG_FILE)
     if os.path.exists(begun):
         found = read_settings(begun, _LAYER)
@@ -57,7 +57,7 @@ def _shape(preset: str | None, run: str, place: str) -> dict[str, Setting]:
 
 
 def shape_values(preset: str | os.PathLike | PresetFiles) -> dict[str, Any]:
-    """The values of the keys that describe a preset's model: its encoder and its heads.
+    """Returns the values of the keys that describe a preset's model: its encoder and its heads.
 
     Raises:
         BadInputError: the preset cannot be read, or is of another class.
@@ -75,14 +75,14 @@ def _encoder_values(preset: PresetFiles) -> dict[str, Any]:
     if class_name != _ENCODER:
         raise BadInputError(
             f"{preset}: no preset of a {_ENCODER} but of a {class_name}; "
-            "`spanbert-tf convert --from keras` makes one of it"
+            "convert it with `spanbert-tf convert --from keras`"
         )
     names = {key: key.removeprefix("model.") for key in _ENCODER_KEYS}
     return {key: arguments[name] for key, name in names.items() if name in arguments}
 
 
 def _head_values(preset: PresetFiles) -> dict[str, int]:
-    """The sizes of the preset's span boundary head; empty if it has none."""
+    """Returns the sizes of the preset's span boundary head; empty if it has none."""
     options = preset.head_options
     if not options["span_boundary"]:
         return {}

@@ -108,7 +108,7 @@ _TARGETS = {_plain(name): targets for targets, names in _NAMES.items() for name 
 
 
 def meant_key(key: str, known: list[str]) -> str | None:
-    """What a key is called here: one of `known`, perhaps with a value, or an option; or `None`."""
+    """Finds what a key is called here: one of `known`, maybe with a value, an option, or `None`."""
     targets = _TARGETS.get(_plain(key.rpartition(".")[2]), "")
     if targets.startswith("--"):
         return f"the option {targets}"

@@ -74,7 +74,7 @@ class ModelConfig(Section):
         return reads_indices(self.position_embeddings)
 
     def encoder_options(self) -> dict[str, Any]:
-        """The arguments of the encoder's constructor."""
+        """Returns the arguments of the encoder's constructor."""
         return self.model_dump(exclude={"from_preset"})
 
 
@@ -127,8 +127,8 @@ class TrainingConfig(RunConfig):
             of `masking.rate` if it has two values.
         head_steps: first steps, in which the heads are trained alone and the encoder stays as it
             is; it then warms up from there, and joins the schedule.
-        initial_encoder_share: share of the weights that the encoder began with in those of the
-            preset at the end; what was trained is the rest. It needs `--initial-preset`.
+        initial_encoder_share: weight of the initial encoder in the preset: share · initial +
+            (1 - share) · trained. It needs `--initial-preset`.
         evaluate_every: steps between evaluations on held-out records.
         evaluate_batches: batches of an evaluation; null: all held-out records.
     """

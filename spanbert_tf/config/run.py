@@ -7,6 +7,7 @@ from typing import Annotated, Any, ClassVar, Final, Literal, Self
 from pydantic import BeforeValidator, Field, model_validator
 from pydantic_core import PydanticCustomError
 
+from spanbert_tf.errors import ConfigurationError
 from spanbert_tf.validation import (
     BelowOne,
     NotNegative,
@@ -22,8 +23,9 @@ CONFIG_FILE = "config.yaml"  # the resolved configuration in the directory of a 
 INPUTS_FILE = "inputs.json"  # beside it: what the run was begun with
 SCORES_FILE = "scores.json"  # and, of fine-tuning, the scores of its preset
 PRESET = "preset"  # directory of what was trained
-RUN_FORMAT = "format"  # in INPUTS_FILE: a number, another where masks or defaults were others
-VALIDATION_ROWS: Final = "validation_rows"  # in that: number of rows that were scored
+# In INPUTS_FILE: version of the format, raised when the meaning of masks or defaults changes.
+RUN_FORMAT = "format"
+VALIDATION_ROWS: Final = "validation_rows"  # in INPUTS_FILE: number of rows that were scored
 
 Precision = Literal["auto", "float32", "mixed_bfloat16", "mixed_float16"]
 Strategy = Literal["one_device", "mirrored", "multi_worker", "tpu"]
@@ -95,6 +97,31 @@ class AdamWConfig(Section):
         return self
 
 
+def check_equal_parts(
+    place: str, rows: int, *, num_devices: int, accumulation_steps: int, advice: str
+) -> None:
+    """Checks that devices can share the rows of a batch equally, in equal micro-batches.
+
+    Args:
+        place: the setting or option, for the error.
+        rows: rows of a global batch.
+        num_devices: number of devices.
+        accumulation_steps: number of micro-batches of each device.
+        advice: what to do; `{parts}` stands for the number that must divide the rows, `{next}` for
+            the next number of rows that it divides.
+
+    Raises:
+        ConfigurationError: they cannot.
+    """
+    parts = num_devices * accumulation_steps
+    if rows % parts:
+        raise ConfigurationError(
+            f"{place}: {rows:,} rows cannot be cut into {parts} equal parts (devices: "
+            f"{num_devices}, training.accumulation_steps: {accumulation_steps}); "
+            f"{advice.format(parts=parts, next=-(-rows // parts) * parts)}"
+        )
+
+
 class RunConfig(Section):
     """The course of a run.
 
@@ -103,8 +130,9 @@ class RunConfig(Section):
         batch_size: rows of a global batch, all devices together.
         accumulation_steps: micro-batches that each device's rows of a batch are cut into, to save
             memory; the result is the same.
-        recompute: `layers` keeps of the encoder's layers their inputs alone, and computes the rest
-            again for the gradients: less memory, more time, the same result; `none` keeps all.
+        recompute: gradient checkpointing: `layers` stores only the inputs of each encoder layer and
+            computes the rest again for the gradients: less memory, more time, the same result.
+            `none` stores all.
         precision: `auto` is bfloat16 or float16 on a device that computes faster in it, and float32
             elsewhere; decided when a run begins.
         strategy: `one_device`; `mirrored` over the devices of this machine; `multi_worker` over
@@ -120,13 +148,13 @@ class RunConfig(Section):
         callbacks: Keras callbacks that are called at each line of the log and at each evaluation:
             `package.module:Class`, or `{package.module:Class: {argument: value}}` with arguments.
             Only `--set` and the file of `--config` itself may name them, since their code runs.
-        profile_steps: the first and the last step that TensorBoard's profiler shows, with the
-            executions that they are part of; null: none.
+        profile_steps: the first and the last step that TensorBoard's profiler shows; null: none.
+            Whole executions are profiled.
         checkpoint_every_minutes: time between checkpoints; null: none by the clock. The last step
             has one in any case, and so has the one in which a signal comes.
         checkpoint_every_steps: steps between further ones; null: none.
         max_checkpoints: checkpoints that are kept, the newest ones.
-        keep_checkpoints: whether a finished run keeps them; without, its preset is what is left.
+        keep_checkpoints: whether a finished run keeps them; otherwise only its preset remains.
         max_skipped_steps: the run stops after so many updates in a row whose gradients were not
             finite.
         keep_best: whether to keep the checkpoint of the best evaluation beside them. The preset of
@@ -158,7 +186,7 @@ class RunConfig(Section):
     keep_best: bool = False
     best_metric: str | None = None
 
-    # Executions end where one of these periods does.
+    # Periods that `steps_per_execution` must divide.
     periods: ClassVar[tuple[str, ...]] = ("log_every", "checkpoint_every_steps")
 
     @model_validator(mode="after")
@@ -189,5 +217,5 @@ class RunConfig(Section):
 
     @property
     def library_seed(self) -> int:
-        """The seed for Keras, which gives it to NumPy, too; that takes 32 bits."""
+        """The seed for Keras, reduced to the 32 bits that NumPy's seed has."""
         return self.seed % 2**32

@@ -171,7 +171,7 @@ def parse_override(text: str) -> tuple[str, Setting]:
 
 
 def shipped_directory(kind: str) -> str:
-    """The directory of the shipped configurations of a kind, `"pretrain"` or `"finetune"`."""
+    """Returns the directory of the shipped configurations, `"pretrain"` or `"finetune"`."""
     package = os.path.dirname(os.path.dirname(os.path.abspath(__file__)))
     installed = os.path.join(package, "configs", kind)  # in a wheel
     if os.path.isdir(installed):
@@ -180,7 +180,7 @@ def shipped_directory(kind: str) -> str:
 
 
 def shipped_names(kind: str) -> list[str]:
-    """Names of the shipped configurations of a kind."""
+    """Lists the names of the shipped configurations of a kind."""
     return sorted(
         name.removesuffix(".yaml")
         for name in os.listdir(shipped_directory(kind))
@@ -189,7 +189,7 @@ def shipped_names(kind: str) -> list[str]:
 
 
 def kind_of(name_or_path: str, option: str = "--config") -> str:
-    """The kind of a configuration, `pretrain` or `finetune`: the latter names a task.
+    """Returns the kind of a configuration, `pretrain` or `finetune`: the latter names a task.
 
     Raises:
         ConfigurationError: it is no shipped name, and no file, or it or a base cannot be read.
@@ -209,7 +209,7 @@ def kind_of(name_or_path: str, option: str = "--config") -> str:
 
 
 def load_settings(kind: str, name_or_path: str, overrides: Sequence[str]) -> dict[str, Setting]:
-    """The settings of a file of a kind (see `shipped_directory`) over its bases', and overrides."""
+    """Loads settings: those of a file of a kind (see `shipped_directory`), its bases, overrides."""
     path = find_config((kind,), name_or_path, "", "--config")
     return _with_bases((kind,), path, ()) | dict(parse_override(text) for text in overrides)
 
@@ -231,7 +231,7 @@ def _with_bases(
 
 
 def find_config(kinds: Sequence[str], name_or_path: str, directory: str, place: str) -> str:
-    """The path of a shipped configuration of some kinds, or of a file seen from a directory.
+    """Finds a shipped configuration of some kinds, or a file seen from a directory.
 
     `""` is the working directory, which is not asked for: it may have been removed.
     """
@@ -248,7 +248,7 @@ def find_config(kinds: Sequence[str], name_or_path: str, directory: str, place: 
 
 
 def _nearest(name: str, names: Iterable[str]) -> str:
-    """A clause with the nearest of some names; empty if none is near."""
+    """Returns a clause with the nearest of some names; empty if none is near."""
     plain = os.path.splitext(os.path.basename(name))[0]
     nearest = difflib.get_close_matches(plain.lower(), names, n=1)
     return f"; the nearest is {nearest[0]}" if nearest else ""
@@ -258,7 +258,7 @@ class Configuration(Section):
     """A whole configuration, as a file holds it."""
 
     def to_yaml(self) -> str:
-        """The text of a file that is read as the same configuration, without machines and code."""
+        """Writes YAML that is read as the same configuration, without machines and code."""
         values = self.model_dump()
         for key, this_machine in _ADDRESSES.items():
             section, _, name = key.partition(".")
@@ -321,7 +321,7 @@ def _check_code(settings: dict[str, Setting], source: str) -> None:
 
 
 def known_keys(kind: type[BaseModel], prefix: str = "") -> Iterator[str]:
-    """The keys of a configuration, those in sections as `section.key`."""
+    """Lists the keys of a configuration, those in sections as `section.key`."""
     for name, field in kind.model_fields.items():
         inner = field.annotation
         if isinstance(inner, type) and issubclass(inner, BaseModel):
@@ -331,7 +331,7 @@ def known_keys(kind: type[BaseModel], prefix: str = "") -> Iterator[str]:
 
 
 def flat_values(config: Section) -> dict[str, Any]:
-    """The values of a configuration, keyed `section.key`."""
+    """Returns the values of a configuration, keyed `section.key`."""
     values = {}
     for key in known_keys(type(config)):
         value: Any = config

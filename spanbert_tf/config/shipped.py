@@ -14,7 +14,7 @@ _MIN_ROOM = 20  # for words beside a name; a narrower terminal breaks the line
 
 
 def shipped_table() -> str:
-    """The shipped configurations, one a line, each with what its opening comment says first."""
+    """Lists the shipped configurations, one a line, each with its opening comment's beginning."""
     width = shutil.get_terminal_size((100, 24)).columns
     names = {kind: shipped_names(kind) for kind in KINDS}
     indent = max(len(name) for of_kind in names.values() for name in of_kind) + 4
@@ -33,7 +33,7 @@ def resolved_text(
     load_finetuning: Callable[[str, Sequence[str]], FinetuningConfig],
     overrides: Sequence[str] = (),
 ) -> str:
-    """The opening comment and all values of a configuration, as YAML.
+    """Returns the opening comment and all values of a configuration, as YAML.
 
     Args:
         name_or_path: name of a shipped configuration, or path of another one.

@@ -29,8 +29,11 @@ SEGABERT = "segabert"  # the `--model_type` of SegaBERT in its authors' programs
 # Classes of `transformers` that split text as BERT does; `Fast` may follow the name. The last two
 # read the rules from `tokenizer.json`.
 _TOKENIZER_CLASSES = {
-    *("BertTokenizer", "DistilBertTokenizer", "ElectraTokenizer"),
-    *("PreTrainedTokenizer", "TokenizersBackend"),
+    "BertTokenizer",
+    "DistilBertTokenizer",
+    "ElectraTokenizer",
+    "PreTrainedTokenizer",
+    "TokenizersBackend",
 }
 _WORD_PIECES = {"type": "WordPiece", "continuing_subword_prefix": CONTINUATION_PREFIX}
 _TOKENIZER = "tokenizer.json"

@@ -75,9 +75,19 @@ _TASK_OF_PART = {
 _PARTS = {kind.__name__: part for part, kind in _TASK_OF_PART.items()}
 # Arguments of tasks and their preprocessors that other formats store, or that arrays show.
 _CONVERTED = {
-    *("backbone", "preprocessor", "tokenizer", "labels", "num_classes", "activation", "dropout"),
-    *("question_first", "segment_aware"),
-    *("max_segments", "max_span_width", "feature_dim", "ffnn_dim"),
+    "backbone",
+    "preprocessor",
+    "tokenizer",
+    "labels",
+    "num_classes",
+    "activation",
+    "dropout",
+    "question_first",
+    "segment_aware",
+    "max_segments",
+    "max_span_width",
+    "feature_dim",
+    "ffnn_dim",
 }
 _POOLINGS = {"cls": "[CLS] without the pooler", "mean": "the mean of the tokens"}
 _WIDTH_OF_LARGE = 1024

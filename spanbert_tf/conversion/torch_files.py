@@ -42,8 +42,17 @@ _OLD_NAMES = {"gamma": "weight", "beta": "bias"}
 _PREDICTIONS = "cls.predictions"
 # Errors that PyTorch's reader of pickles raises for damaged files.
 _DAMAGE = (
-    *(RuntimeError, EOFError, OSError, ValueError, LookupError, struct.error, AttributeError),
-    *(TypeError, AssertionError, MemoryError, OverflowError),
+    RuntimeError,
+    EOFError,
+    OSError,
+    ValueError,
+    LookupError,
+    struct.error,
+    AttributeError,
+    TypeError,
+    AssertionError,
+    MemoryError,
+    OverflowError,
 )
 # Name of the output matrix in SegaBERT's checkpoints. Its authors pad the vocabulary, and their
 # converter removes the padding from the token embedding only (convert_segatron_to_huggingface.py).

@@ -1,4 +1,7 @@
-"""Computes batches ahead of the model. Iterators of these data sets are deleted without delay."""
+"""Computes batches ahead of the model.
+
+Autotuning is off, because it delays the deletion of iterators.
+"""
 
 from collections.abc import Callable
 from typing import Any
@@ -12,8 +15,8 @@ def computed_ahead(parts: tf.data.Dataset, compute: Callable[..., Any]) -> tf.da
     """Computes batches in order, while the model computes the ones before.
 
     Args:
-        parts: what the batches are computed of.
-        compute: a graph function of an element of `parts`; a batch.
+        parts: the data set of inputs.
+        compute: graph function that maps an element of `parts` to a batch.
     """
     # Without autotuning, `AUTOTUNE` is the number of processors, at most 16. The thread that tunes
     # can miss that its iterator is deleted: it is woken before the flag is set that it then reads,

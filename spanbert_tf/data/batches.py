@@ -1,7 +1,8 @@
 """Batches of a task's packed rows: the input of all fine-tuning and prediction.
 
 Rows of a task have lengths from 20 to 512 tokens, and a batch is as wide as its longest row, so in
-batches of random rows a third of the positions is padding. Here rows of similar length meet:
+batches of random rows a third of the positions is padding. Rows are batched with rows of similar
+length:
 
 1. the rows of the epoch are permuted, all of them;
 2. they fill buckets of at most 16 widths, and full buckets are batches (`buckets`). Small data sets
@@ -16,7 +17,7 @@ The last batch of an epoch is filled up to B with `FILLER` rows. A batch that go
 epoch would need no filling, but then epochs would not have a whole number of steps.
 
 The rows lie in one TFRecord file and are read at their places; the task's own function makes
-tensors of a whole batch at once, with `PackedRows`. Nothing here knows what a task stores.
+tensors of a whole batch at once, with `PackedRows`. This module does not depend on the task.
 
 N rows, B rows of a batch, W widths.
 """
@@ -30,6 +31,7 @@ import tensorflow as tf
 
 from spanbert_tf.data.ahead import computed_ahead
 from spanbert_tf.data.buckets import FILLER, WIDTH_MULTIPLE, Buckets, batch_widths
+from spanbert_tf.data.parsing import parse_examples
 from spanbert_tf.data.records import (
     ROW_TOKEN_IDS,
     SECOND_START,
@@ -37,7 +39,6 @@ from spanbert_tf.data.records import (
     Records,
     TaskManifest,
 )
-from spanbert_tf.data.rows import parse_examples
 from spanbert_tf.data.tfrecords import RecordFile
 from spanbert_tf.errors import BadInputError
 from spanbert_tf.masking.random_bits import row_keys
@@ -90,7 +91,7 @@ class LengthBatches:
         return -(-len(self._lengths) // self.batch_size)
 
     def epoch(self, seed: int, epoch: int) -> Plan:
-        """The batches of one epoch of training; each row is in one of them."""
+        """Plans the batches of one epoch of training; each row is in one of them."""
         order = _permutation(len(self._lengths), seed, epoch, _ROWS)
         buckets = self._buckets.of_lengths(self._lengths[order])
         places = self._buckets.fill(buckets, is_end=True).rows
@@ -101,7 +102,7 @@ class LengthBatches:
         return Plan(rows, self._widths_of(rows).max(axis=1))
 
     def longest_first(self, max_positions: int | None = None) -> Plan:
-        """All rows, the longest first; those of one batch in the order of their numbers.
+        """Plans all rows, the longest first; those of one batch in the order of their numbers.
 
         Args:
             max_positions: positions of a batch at most, padding counted; a longer row is a batch
@@ -116,7 +117,7 @@ class LengthBatches:
         return Plan(rows, self._widths_of(rows).max(axis=1))
 
     def _in_small_batches(self, rows: np.ndarray, max_positions: int) -> np.ndarray:
-        """As `_in_batches`, with fillers in batches that would have too many positions."""
+        """Does the same as `_in_batches`, with fillers where batches would be too large."""
         batches: list[list[int]] = []
         room = 0
         for row in rows.tolist():
@@ -130,7 +131,7 @@ class LengthBatches:
         return np.array([[*a, *b] for a, b in zip(batches, fillers, strict=True)], "int64")
 
     def _in_batches(self, rows: np.ndarray) -> np.ndarray:
-        """Numbers of rows [N], followed by fillers, as [batches, B]."""
+        """Returns numbers of rows [N], followed by fillers, as [batches, B]."""
         num_fillers = self.num_batches * self.batch_size - len(rows)
         return np.append(rows, np.full(num_fillers, FILLER)).reshape(-1, self.batch_size)
 
@@ -146,7 +147,7 @@ def packed_batches(
     training: bool,
     **options: Any,
 ) -> tf.data.Dataset:
-    """Batches of a task's rows, rows of similar length together.
+    """Returns batches of a task's rows, rows of similar length together.
 
     S is one of at most 16 widths; see `LengthBatches`.
 
@@ -193,7 +194,7 @@ class PackedRows:
         serialized: tf.Tensor,
         width: tf.Tensor,
     ) -> tuple[dict[str, tf.Tensor], dict[str, tf.Tensor]]:
-        """The encoder's features, and what else the task has stored.
+        """Returns the encoder's features, and what else the task has stored.
 
         Args:
             serialized: string [B].
@@ -240,7 +241,7 @@ def row_batches(
     with_keys: bool = False,
     max_positions: int | None = None,
 ) -> tf.data.Dataset:
-    """Batches of rows of similar length.
+    """Returns batches of rows of similar length.
 
     Args:
         records: the rows; those beyond the ones that `batches` knows are not trained.
@@ -294,7 +295,7 @@ def row_batches(
 
 
 def _endless_plan(batches: LengthBatches, seed: int, first_batch: int) -> tf.data.Dataset:
-    """Rows, width and epoch of each batch from one on; an epoch's when it begins."""
+    """Yields rows, width and epoch of each batch from one on; plans an epoch when it begins."""
     first_epoch, first_in_epoch = divmod(first_batch, batches.num_batches)
 
     @tf.autograph.experimental.do_not_convert
@@ -314,7 +315,7 @@ def _endless_plan(batches: LengthBatches, seed: int, first_batch: int) -> tf.dat
 
 
 def _static_plan(batches: LengthBatches, seed: int, first: int, last: int) -> tf.data.Dataset:
-    """Rows, the largest width and epoch of the batches from one up to another, for ever."""
+    """Yields rows, the largest width and epoch of the batches from one up to another, for ever."""
     numbers = np.arange(first, max(last, first + 1))
     epochs, places = np.divmod(numbers, batches.num_batches)
     rows = {epoch: batches.epoch(seed, epoch).rows for epoch in np.unique(epochs).tolist()}
@@ -331,7 +332,7 @@ def _with_shapes(shapes: list[tf.TensorShape], *batch: object) -> tuple:
 
 @tf.autograph.experimental.do_not_convert
 def _read(records: RecordFile, rows: tf.Tensor) -> tf.Tensor:
-    """The records of a batch, string [B]."""
+    """Reads the records of a batch, string [B]."""
     serialized = tf.numpy_function(
         lambda numbers: np.array(records.read(numbers), object), [rows], tf.string
     )
@@ -340,7 +341,7 @@ def _read(records: RecordFile, rows: tf.Tensor) -> tf.Tensor:
 
 
 def even_width(longest: tf.Tensor, max_length: int) -> tf.Tensor:
-    """The width of a batch if the lengths of its rows are not known in advance, int32 [].
+    """Returns the width, int32 [], of a batch of rows whose lengths are not known in advance.
 
     One of at most `MAX_WIDTHS` evenly spaced multiples of `WIDTH_MULTIPLE`, or `max_length`.
 
@@ -353,7 +354,7 @@ def even_width(longest: tf.Tensor, max_length: int) -> tf.Tensor:
 
 
 def _permutation(size: int, seed: int, epoch: int, purpose: int) -> np.ndarray:
-    """The numbers below `size` in an order that no version of NumPy changes.
+    """Returns the numbers below `size` in an order that no version of NumPy changes.
 
     The bits of a generator are promised to stay; what `Generator.permutation` makes of them is not.
     """

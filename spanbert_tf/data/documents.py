@@ -158,7 +158,7 @@ class TextReader(tf.Module):
 def _speakers_of_positions(
     segmented: SegmentedDocuments, lines: tf.RaggedTensor, speakers: tf.Tensor | None
 ) -> tf.RaggedTensor:
-    """The number of each position's speaker, ragged int32 [N, positions]."""
+    """Numbers the speaker of each position, ragged int32 [N, positions]."""
     pieces = segmented.pieces.flat_values
     rows = segmented.pieces.value_rowids()
     is_special = pieces == NO_PIECE
@@ -207,7 +207,7 @@ def segment_documents(
     piece = tf.gather(starts, segment) + position - 1  # [T] of all documents
 
     def of_piece(values: tf.Tensor, places: tf.Tensor) -> tf.Tensor:
-        """Values [P] at places [T], 0 before the document's first piece."""
+        """Looks up values [P] at places [T]; 0 before the document's first piece."""
         first = tf.gather(tf.gather(splits, documents), segment)
         padded = tf.concat([values, [0]], axis=0)  # never empty
         found = tf.gather(padded, tf.clip_by_value(places, 0, tf.size(values)))
@@ -246,7 +246,7 @@ def segment_documents(
 
 
 def _is_end(values: tf.Tensor, splits: tf.Tensor) -> tf.Tensor:
-    """Where the next piece of the document is missing or has another value; bool [P]."""
+    """Finds where the next piece of the document is missing or has another value; bool [P]."""
     changes = tf.concat([values[1:] != values[:-1], tf.ones_like(values[:1], tf.bool)], axis=0)
     last = tf.boolean_mask(splits[1:] - 1, splits[1:] > splits[:-1])  # [documents with pieces]
     is_last = tf.scatter_nd(last[:, tf.newaxis], tf.ones_like(last), tf.shape(values)) > 0
@@ -267,21 +267,21 @@ def _is_end(values: tf.Tensor, splits: tf.Tensor) -> tf.Tensor:
 def _cut(
     splits: tf.Tensor, sentence_ends: tf.Tensor, word_ends: tf.Tensor, max_pieces: tf.Tensor
 ) -> tuple[tf.Tensor, tf.Tensor, tf.Tensor]:
-    """Document, first piece and the piece after the last of each segment, int32 [Q] each.
+    """Cuts segments: document, first piece and the piece after the last, int32 [Q] each.
 
     A turn of the loop cuts the next segment of every document.
     """
     document_ends = splits[1:]  # [N]
 
     def pieces_after(is_end: tf.Tensor) -> tf.Tensor:
-        """0, and the piece after each end, ascending."""
+        """Returns 0, and the piece after each end, ascending."""
         return tf.concat([[0], tf.cast(tf.where(is_end)[:, 0], tf.int32) + 1], axis=0)
 
     ends_of_sentences = pieces_after(sentence_ends)
     ends_of_words = pieces_after(word_ends)
 
     def last_end(ends: tf.Tensor, limits: tf.Tensor) -> tf.Tensor:
-        """The last end that is not beyond each limit [N]; 0 without one."""
+        """Returns the last end that is not beyond each limit [N]; 0 without one."""
         return tf.gather(ends, tf.searchsorted(ends, limits, side="right") - 1)
 
     def is_unfinished(turn: tf.Tensor, starts: tf.Tensor, found: tf.TensorArray) -> tf.Tensor:
@@ -321,7 +321,7 @@ def pack_documents(
     num_segments: int | None = None,
     width: tf.Tensor | None = None,
 ) -> dict[str, tf.Tensor]:
-    """The features of a batch.
+    """Makes the features of a batch.
 
     Args:
         segment_lengths: ragged int32 [B, segments].
@@ -384,7 +384,7 @@ def pack_documents(
 
 
 def _word_borders(words: tf.Tensor, is_special: tf.Tensor) -> tuple[tf.Tensor, tf.Tensor]:
-    """Which positions are the first and the last of their word, int32; special tokens neither."""
+    """Finds the first and the last position of each word, int32; special tokens are neither."""
     changes = words[1:] != words[:-1]
     begins = ~is_special & tf.concat([[True], changes | is_special[:-1]], axis=0)
     ends = ~is_special & tf.concat([changes | is_special[1:], [True]], axis=0)

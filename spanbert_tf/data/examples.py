@@ -52,7 +52,7 @@ class Stored(NamedTuple):
 
 
 def read_example(serialized: bytes, features: Mapping[str, Stored]) -> dict[str, np.ndarray]:
-    """The numbers of each feature of a record.
+    """Reads the numbers of each feature of a record.
 
     Raises:
         NoExampleError: it is no such record.
@@ -70,12 +70,12 @@ def read_example(serialized: bytes, features: Mapping[str, Stored]) -> dict[str,
 def example_fault(
     serialized: bytes, features: Mapping[str, Stored], lengths: Mapping[str, int] | None = None
 ) -> str | None:
-    """What is wrong with a record, in words; `None` where nothing is.
+    """Returns what is wrong with a record, in words; `None` if nothing is.
 
     Args:
         serialized: the record.
         features: what it must hold.
-        lengths: how many numbers some features have, as is said elsewhere.
+        lengths: lengths of some features, from another file.
     """
     try:
         found = read_example(serialized, features)
@@ -91,7 +91,7 @@ def example_fault(
 
 
 def _numbers(example: "tf.train.Example", name: str, dtype: str) -> np.ndarray:
-    """The numbers of a feature; a `NoExampleError` says what is wrong with it."""
+    """Returns the numbers of a feature; a `NoExampleError` says what is wrong with it."""
     if name not in example.features.feature:
         raise NoExampleError(f"it lacks {name}")
     feature, wanted = example.features.feature[name], _KINDS.get(dtype, "bytes_list")
@@ -152,7 +152,7 @@ def find_damaged_record(
     info_file: str,
     lengths: tuple[str, Sequence[int] | np.ndarray] | None = None,
 ) -> BadInputError | None:
-    """The first damaged record of a file, as an error that names it; `None` where all are whole.
+    """Finds the first damaged record of a file: an error that names it, or `None`.
 
     Args:
         path: a TFRecord file.
@@ -178,7 +178,7 @@ def find_damaged_record(
 
 @contextlib.contextmanager
 def named_damage(find: Callable[[], BadInputError | None]) -> Iterator[None]:
-    """Names the damaged record where TensorFlow, which met it, does not.
+    """Replaces TensorFlow's errors about damaged records by errors that name the record.
 
     Args:
         find: looks for it; where it finds none, TensorFlow's error stands.

@@ -94,12 +94,12 @@ ADVICE = "write the records again with this version of spanbert-tf"
 
 
 def token_id_dtype(vocabulary_size: int) -> str:
-    """The unsigned type that stores `token_ids` of a vocabulary of that size."""
+    """Returns the unsigned type that stores `token_ids` of a vocabulary of that size."""
     return "uint16" if vocabulary_size <= 2**16 else "uint32"
 
 
 def vocabulary_hash(vocabulary: Sequence[str]) -> str:
-    """A hexadecimal digest of the entries and their order."""
+    """Computes a hexadecimal digest of the entries and their order."""
     return hashlib.sha256("\n".join(vocabulary).encode()).hexdigest()
 
 
@@ -140,11 +140,11 @@ class Manifest:
 
     @classmethod
     def file_name(cls) -> str:
-        """The name of the file in a directory of records."""
+        """Returns the name of the file in a directory of records."""
         return info_file(cls.task)
 
     def to_json(self) -> str:
-        """The text of the file."""
+        """Returns the text of the file."""
         return json.dumps(dataclasses.asdict(self), indent=1) + "\n"
 
     @classmethod
@@ -184,7 +184,7 @@ class Manifest:
         return cls.from_json(text, path)
 
     def fault(self) -> str | None:
-        """What contradicts itself, in words; a kind of records looks at its own fields first."""
+        """Returns what contradicts itself, in words; kinds of records check their fields first."""
         if self.strip_accents and not self.lowercase:
             return "strip_accents: is true, and text is cased"
         return None
@@ -205,8 +205,8 @@ class Manifest:
         differences, settings = [], []
         for name, found in self.differing(wanted).items():
             differences.append(
-                f"data.{name} of these records is {_shown(found)}, of the configuration "
-                f"{_shown(wanted[name])}"
+                f"data.{name} of these records is {as_yaml(found)}, of the configuration "
+                f"{as_yaml(wanted[name])}"
             )
             settings += [f"--set {setting}" for setting in fitting(name, found)]
         if differences:
@@ -214,7 +214,7 @@ class Manifest:
             raise MismatchError(f"{directory}: {'; '.join(differences)}; {advice}")
 
     def differing(self, wanted: Mapping[str, Any]) -> dict[str, Any]:
-        """The records' own values where they are not the wanted ones; arguments as above."""
+        """Returns the records' own values that are not the wanted ones; arguments as above."""
         found = {name: getattr(self, name) for name in wanted}
         return {
             name: value
@@ -223,7 +223,7 @@ class Manifest:
         }
 
     def vocabulary(self, directory: str) -> list[str]:
-        """The entries in order of their ids, as `vocab.txt` of a directory has them.
+        """Reads the entries in order of their ids from the `vocab.txt` of a directory.
 
         Raises:
             BadInputError: it cannot be read.
@@ -356,7 +356,7 @@ class PretrainingManifest(Manifest):
         return SPAN_LISTS[WORDS] if self.has_words else ()
 
     def stored(self) -> dict[str, Stored]:
-        """What each record holds."""
+        """Returns what each record holds."""
         numbers = {RECORD_ID: Stored("int64"), FIRST_TOKEN_INDEX: Stored("int64")}
         if self.num_blocks > 1:
             numbers[SECOND_SEGMENT_START] = Stored("int64", below=self.num_places + 1)
@@ -386,15 +386,15 @@ class PretrainingManifest(Manifest):
         return hashlib.sha256(content.to_json().encode()).hexdigest()
 
     def num_records(self, split: str) -> int:
-        """Records in a split."""
+        """Counts the records in a split."""
         return sum(shard.num_records for shard in self.shards if shard.split == split)
 
     def num_tokens(self, split: str) -> int:
-        """Word pieces in a split."""
+        """Counts the word pieces in a split."""
         return sum(shard.num_tokens for shard in self.shards if shard.split == split)
 
     def files(self, directory: str, split: str) -> list[str]:
-        """Paths of the shards of a split, in order of their names."""
+        """Lists the paths of the shards of a split, in order of their names."""
         return [
             os.path.join(directory, shard.file) for shard in self.shards if shard.split == split
         ]
@@ -432,12 +432,12 @@ class PretrainingManifest(Manifest):
         return lengths
 
     def damage(self, directory: str) -> BadInputError | None:
-        """Which record of which file is damaged, as an error to raise; each record is read."""
+        """Returns an error that names the damaged file and record; each record is read."""
         found = (self.damage_of(directory, shard) for shard in self.shards)
         return next(filter(None, found), None)
 
     def damage_of(self, directory: str, shard: Shard) -> BadInputError | None:
-        """As `damage`, of one file and, where there are some, its lengths."""
+        """Does the same as `damage` for one file and, if there are any, its lengths."""
         path = os.path.join(directory, shard.file)
         lengths = None
         if os.path.exists(lengths_path(path)):
@@ -454,7 +454,7 @@ class PretrainingManifest(Manifest):
         )
 
     def to_json(self) -> str:
-        """The text of the file, a line for each key and each shard."""
+        """Returns the text of the file, a line for each key and each shard."""
         values = dataclasses.asdict(self)
         if self.repaired_from is None:
             del values["repaired_from"]
@@ -468,7 +468,7 @@ class PretrainingManifest(Manifest):
         return "{\n " + ",\n ".join(lines) + "\n}\n"
 
     def fault(self) -> str | None:
-        """As of all records; and whether a shard lies elsewhere."""
+        """Also reports a shard that lies elsewhere."""
         for number, shard in enumerate(self.shards):
             if not is_file_name(shard.file):
                 return f"shards[{number}].file: is no file's name"
@@ -524,7 +524,7 @@ class PretrainingManifest(Manifest):
             )
 
     def unigram_counts(self, directory: str | os.PathLike) -> tuple[int, ...]:
-        """Occurrences of each vocabulary entry in the training split.
+        """Reads the number of occurrences of each vocabulary entry in the training split.
 
         Raises:
             BadInputError: they are missing, or not those of these records.
@@ -550,7 +550,7 @@ class PretrainingManifest(Manifest):
         return counts
 
     def span_features(self, spans: str | None, scheme: str, directory: str) -> tuple[str, ...]:
-        """The features of the span list that a masking scheme takes; none where it takes none.
+        """Returns the features of the span list that a masking scheme takes; none if it takes none.
 
         Raises:
             MismatchError: these records, or all, have no such list.
@@ -576,7 +576,7 @@ class PretrainingManifest(Manifest):
 
 
 def language_of_records(directory: str | os.PathLike) -> str | None:
-    """The code of the language of a set of records, of any task.
+    """Returns the code of the language of a set of records, of any task.
 
     `None` where the directory holds no such description; what reads the records says so.
     """
@@ -602,6 +602,6 @@ def _size_of(path: str) -> int:
         ) from error
 
 
-def _shown(value: object) -> str:
-    """Writes a value of a configuration as YAML does."""
+def as_yaml(value: object) -> str:
+    """Writes a value of a configuration as YAML does, and as the option `--set` takes it."""
     return value if isinstance(value, str) else json.dumps(value)

@@ -47,19 +47,18 @@ def pretraining_dataset(
     with_words: bool = False,
     batch_by_length: bool = False,
 ) -> tf.data.Dataset:
-    """Batches of masked rows for `SpanBertPretrainer.fit`.
+    """Returns batches of masked rows for `SpanBertPretrainer.fit`.
 
-    The training split is endless: each epoch is a permutation of all records, and batches go on
-    across the end of an epoch. Order and masks are functions of (seed, epoch, record) alone, and of
-    the number of the batch where the masking rate changes from step to step. The validation split
-    is read once, in the order of its files, always with the same masks; its last batch is filled up
-    with empty rows of weight 0.
+    The training split is endless: each epoch is a permutation of all records, and a batch may
+    contain records of two epochs. Order and masks depend only on (seed, epoch, record), and on the
+    step if the masking rate changes. The validation split is read once, in the order of its files,
+    always with the same masks; its last batch is filled up with empty rows of weight 0.
 
     With `batch_by_length`, batches of the training split have rows of similar length. They have at
     most 8 widths, and about as many positions as `batch_size` rows of the full length (`buckets`).
     Each record is in one batch of an epoch; the last batch is filled up with empty rows of weight
-    0. The masks of a record are the same as without. If all rows need the full length, so are the
-    batches.
+    0. The masks of a record are the same as without `batch_by_length`. If all rows need the full
+    length, so are the batches.
 
     Args:
         directory: what `spanbert-tf prepare pretraining` wrote.
@@ -67,8 +66,8 @@ def pretraining_dataset(
         masking: a scheme's name, a dict of the fields of `MaskingOptions`, or `MaskingOptions`.
         split: `"train"` or `"validation"`.
         seed: seed of the order and of the masks.
-        first_batch: how many batches of the training stream to pass over, to resume; of the
-            validation split, which is read from its start, 0.
+        first_batch: number of batches of the training stream to skip, to resume; 0 for the
+            validation split, which is read from its start.
         segment_aware: whether to add SegaBERT's three indices.
         schedule_steps: batches of the training split from the first masking rate to the last
             one, if `masking` has two.
@@ -82,7 +81,7 @@ def pretraining_dataset(
         `mask_weights`, `span_weights` (float32 [B, K]); for pairs
         `next_sentence_labels` (int32 [B]); if `segment_aware`, `paragraph_indices`,
         `sentence_indices`, `token_indices` (int32 [B, S]); if `with_words`, `starts_word` (bool
-        [B, S]), whether a position starts a word or is none of a word.
+        [B, S]), true at the first token of each word and at every position that is not in a word.
 
     Raises:
         BadInputError: the directory or one of its files is missing or unusable, the split has
@@ -175,11 +174,11 @@ class LengthPlan(NamedTuple):
 
     @property
     def num_batches(self) -> int:
-        """Batches of an epoch."""
+        """The number of batches of an epoch."""
         return self.buckets.num_batches(self.num_rows)
 
     def batches(self, seed: int, first_batch: int) -> tf.data.Dataset:
-        """Batches of serialized records; see `length_batches`."""
+        """Returns batches of serialized records; see `length_batches`."""
         return length_batches(
             self.files,
             self.num_rows,
@@ -281,6 +280,6 @@ class PretrainingPipeline:
 
 
 def _empty_record(manifest: PretrainingManifest) -> bytes:
-    """A serialized record without tokens, to fill up a batch."""
+    """Makes a serialized record without tokens, to fill up a batch."""
     lists = [name for name, stored in manifest.stored().items() if stored.is_list]
     return serialize_features(dict.fromkeys(scalar_names(manifest), 0), dict.fromkeys(lists, b""))

@@ -77,7 +77,7 @@ class TaskManifest(Manifest):
 
     @property
     def scoring_note(self) -> str | None:
-        """What people must know of scores for these records, where there is anything."""
+        """A remark to print beside scores of these records; `None` if there is none."""
         return None
 
     @property
@@ -91,7 +91,7 @@ class TaskManifest(Manifest):
         return self.counts["tokens"]
 
     def fault(self) -> str | None:
-        """As every manifest; a missing count or file, and more rows to train on than rows."""
+        """Also reports missing counts and files, and more training rows than rows."""
         if missing := set(self.needed_counts) - self.counts.keys():
             return f"counts.{min(missing)}: is missing"
         if missing := set(self.needed_files()) - self.files.keys():
@@ -101,14 +101,14 @@ class TaskManifest(Manifest):
         return super().fault()
 
     def features(self) -> dict[str, Stored]:
-        """The task's own features of a packed row, beside those that all packed rows have.
+        """Returns the task's own features of a packed row, beside those that all packed rows have.
 
         A list has a number for each position of the row, unless it says otherwise.
         """
         return {}
 
     def stored(self) -> dict[str, Stored]:
-        """All features of a row: how each is stored, and which numbers it may hold."""
+        """Returns all features of a row: how each is stored, and which numbers it may hold."""
         tokens = Stored(
             token_id_dtype(self.vocabulary_size),
             most=self.sequence_length,
@@ -126,7 +126,7 @@ class TaskManifest(Manifest):
 
     @classmethod
     def planned_fields(cls, data: Any) -> dict[str, Any]:
-        """Values of the task's own fields for records that do not exist, for `plan`.
+        """Returns values of the task's own fields for records that do not exist, for `plan`.
 
         Args:
             data: the section `data` of the task's configuration, a `RowsConfig`. Its values are
@@ -135,7 +135,7 @@ class TaskManifest(Manifest):
         return {}
 
     def describe(self) -> str:
-        """What `inspect` says of all records in its first line."""
+        """Describes all records, for the first line of `inspect`."""
         text = f"{self.describe_rows()}, {self.text_rules.describe()}"
         text += f", vocabulary of {self.vocabulary_size:,}"
         if self.segment_aware:
@@ -143,12 +143,12 @@ class TaskManifest(Manifest):
         return text
 
     def describe_rows(self) -> str:
-        """What the rows are, in words."""
+        """Describes the rows in words."""
         return f"{self.task.replace('_', ' ')} in rows of up to {self.sequence_length}"
 
     @classmethod
     def needed_files(cls) -> tuple[str, ...]:
-        """The names of the files that `files` must tell of."""
+        """Lists the names of the files that `files` must describe."""
         rows = (cls.rows_file, lengths_path(cls.rows_file))
         return (*rows, *cls.line_files, VOCABULARY_FILE)
 
@@ -184,7 +184,7 @@ class Records(os.PathLike, Generic[Info]):
     def of(
         cls, records: "str | os.PathLike | Records[Any]", manifest_class: type[Info]
     ) -> "Records[Info]":
-        """Records that are open already as they are; those of a path are opened.
+        """Returns records that are open already as they are, and opens those of a path.
 
         Raises:
             BadInputError: as the constructor.
@@ -236,7 +236,7 @@ class Records(os.PathLike, Generic[Info]):
         return rows
 
     def lengths(self, *, training: bool = False) -> np.ndarray:
-        """Tokens of each row, int [rows].
+        """Reads the number of tokens of each row, int [rows].
 
         Args:
             training: whether to return only the rows to train on.
@@ -264,7 +264,7 @@ class Records(os.PathLike, Generic[Info]):
         return lengths
 
     def lines(self, name: str) -> list[Any]:
-        """The values of a file of JSON lines, which the description's `line_files` names.
+        """Reads the values of a file of JSON lines, which the description's `line_files` names.
 
         They are kept: leave them as they are.
 
@@ -284,7 +284,7 @@ class Records(os.PathLike, Generic[Info]):
         return named_damage(self.damage)
 
     def damage(self) -> BadInputError | None:
-        """The error that names the first damaged row, for which every row is read."""
+        """Returns an error that names the first damaged row; every row is read."""
         return find_damaged_record(
             self._path(self.manifest.rows_file),
             self.manifest.stored(),

@@ -1,21 +1,16 @@
-"""Serialized records for pre-training as rows of tensors.
+"""Parses serialized records for pre-training, and packs rows: [CLS], and each block and [SEP].
 
-They are parsed, and packed: [CLS], and each block followed by [SEP].
-
-B rows, or records of a chunk; S positions, N tokens of text a row at most, G blocks a row, E
-entries of a list.
+Shapes: W records of a chunk, B rows of a batch, S positions, N tokens of text a row at most, G
+blocks a row, E entries of a list.
 """
 
 import functools
 import itertools
 import operator
-from collections.abc import Mapping
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
-import numpy as np
 import tensorflow as tf
 
-from spanbert_tf.data.examples import Stored
 from spanbert_tf.data.manifest import (
     FIRST_TOKEN_INDEX,
     NEXT_SENTENCE_LABEL,
@@ -31,36 +26,38 @@ from spanbert_tf.data.manifest import (
     WORDS,
     PretrainingManifest,
 )
+from spanbert_tf.data.parsing import parse_examples
 from spanbert_tf.masking import AnnotatedSpans, Blocks
 from spanbert_tf.text.vocabulary import SpecialTokenIds
 
 _SCALARS = (RECORD_ID, FIRST_TOKEN_INDEX)
 _PAIR_SCALARS = (SECOND_SEGMENT_START, NEXT_SENTENCE_LABEL)
-_NUMBERS = {
-    "int64": tf.io.FixedLenFeature([], tf.int64),
-    "float32": tf.io.FixedLenFeature([], tf.float32),
-}
-_LIST = tf.io.FixedLenFeature([], tf.string)
-_DECODED_AS = {"uint32": "int32"}  # TensorFlow decodes no uint32; ids and offsets are far below
 
 
 class ParsedRecords(NamedTuple):
-    """A batch of records."""
+    """The records of a chunk; those of a batch are packed, with B in place of W.
 
-    token_ids: tf.Tensor  # unsigned [B, N] as stored, 0 beyond the end
-    lengths: tf.Tensor  # int64 [B], tokens of text
-    scalars: dict[str, tf.Tensor]  # name → int64 [B]
-    lists: dict[str, tuple[tf.Tensor, tf.Tensor]]  # name → uint16 [B, E], how many count, int64 [B]
+    Attributes:
+        token_ids: unsigned [W, N] as stored, 0 beyond the end.
+        lengths: int64 [W], tokens of text.
+        scalars: name → int64 [W].
+        lists: name → values, uint16 [W, E], and the number of values in use, int64 [W].
+    """
+
+    token_ids: tf.Tensor
+    lengths: tf.Tensor
+    scalars: dict[str, tf.Tensor]
+    lists: dict[str, tuple[tf.Tensor, tf.Tensor]]
 
     @property
     def inner_bounds(self) -> list[tf.Tensor]:
-        """Positions in the text where all blocks but the first begin: G - 1 of int64 [B, 1]."""
+        """The positions in the text where all blocks but the first begin: G - 1 of int64 [W, 1]."""
         start = self.scalars.get(SECOND_SEGMENT_START)
         return [] if start is None else [start[:, tf.newaxis]]
 
 
 def scalar_names(manifest: PretrainingManifest) -> tuple[str, ...]:
-    """Names of the integer features of single or pair records."""
+    """Returns the names of the integer features of single or pair records."""
     return _SCALARS + (_PAIR_SCALARS if manifest.num_blocks > 1 else ())
 
 
@@ -70,10 +67,10 @@ def parse_records(
     list_names: tuple[str, ...] = (),
     num_places: int | None = None,
 ) -> ParsedRecords:
-    """Parses a batch of pre-training records.
+    """Parses a chunk of pre-training records.
 
     Args:
-        serialized: string [B], `tf.train.Example`s.
+        serialized: string [W], `tf.train.Example`s.
         manifest: description of the records.
         list_names: the lists to parse besides the token ids.
         num_places: N; by default that of the longest record that the description allows.
@@ -89,75 +86,6 @@ def parse_records(
         {name: parsed[name] for name in names},
         {name: parsed[name] for name in list_names},
     )
-
-
-def parse_examples(
-    serialized: tf.Tensor, features: Mapping[str, Stored], width: int | tf.Tensor | None
-) -> dict[str, Any]:
-    """Numbers of B records; an error where they are not as stored.
-
-    Ranges are checked here, since lookups beyond a table raise on some devices alone and return 0
-    on others. What was read is checked only; `example_fault` says which record is wrong.
-
-    Args:
-        serialized: string [B], `tf.train.Example`s.
-        features: how they are stored.
-        width: places of each list, S, for a longer one is an error; `None`: those of the longest.
-
-    Returns:
-        Of a number int64 or float32 [B]; of a list its numbers, [B, S], padded with 0, and how many
-        there are, int64 [B].
-    """
-    kinds = {name: _NUMBERS.get(one.dtype, _LIST) for name, one in features.items()}
-    raw = tf.io.parse_example(serialized, kinds)
-    found = {
-        name: _decode_list(raw[name], name, one.dtype, width) if one.is_list else raw[name]
-        for name, one in features.items()
-    }
-    counts = {name: found[name][1] for name, one in features.items() if one.is_list}
-    checks = []
-    for name, one in features.items():
-        values = found[name][0] if one.is_list else found[name]
-        if one.dtype == "float32":
-            checks.append(tf.debugging.assert_all_finite(values, f"{name} is not finite"))
-        if one.like in counts:
-            checks.append(tf.debugging.assert_equal(counts[name], counts[one.like], name))
-        if one.adds_up_to is not None:
-            total = tf.reduce_sum(tf.cast(values, tf.int64), axis=1)
-            checks.append(tf.debugging.assert_equal(total, counts[one.adds_up_to], name))
-        if isinstance(one.below, str):  # the padding of an empty list is 0
-            checks += _range_checks(values, name, tf.maximum(counts[one.below], 1))
-        elif one.below is not None:
-            checks += _range_checks(values, name, one.below)
-    with tf.control_dependencies(checks):
-        return tf.nest.map_structure(tf.identity, found)
-
-
-def _decode_list(
-    raw: tf.Tensor, name: str, dtype: str, width: int | tf.Tensor | None
-) -> tuple[tf.Tensor, tf.Tensor]:
-    item_size = np.dtype(dtype).itemsize
-    lengths = tf.strings.length(raw) // item_size  # [B]
-    if width is None:
-        width = tf.maximum(tf.reduce_max(lengths), 1)
-    # decode_raw cuts and pads to its fixed length silently.
-    message = f"{name} of a record is longer than the description of the records says"
-    check = tf.debugging.assert_less_equal(lengths, width, message=message)
-    with tf.control_dependencies([check]):
-        values = decode_unsigned(raw, dtype, fixed_length=width * item_size)
-    return values, tf.cast(lengths, tf.int64)  # [B, width], [B]
-
-
-def _range_checks(values: tf.Tensor, name: str, below: int | tf.Tensor) -> list[tf.Operation]:
-    """Checks that numbers, [B] or [B, S], are not negative and below one number, or [B] of them."""
-    message = f"{name} of a record is out of its range"
-    lists = values.shape.rank > 1
-    largest = tf.cast(tf.reduce_max(values, axis=-1) if lists else values, tf.int64)
-    checks = [tf.debugging.assert_less(largest, tf.cast(below, tf.int64), message=message)]
-    if not values.dtype.is_unsigned:
-        smallest = tf.reduce_min(values, axis=-1) if lists else values
-        checks.append(tf.debugging.assert_non_negative(smallest, message=message))
-    return checks
 
 
 def pack_rows(
@@ -200,7 +128,7 @@ def pack_rows(
 
 
 def pack_spans(records: ParsedRecords, name: str) -> AnnotatedSpans:
-    """The spans of a list of `SPAN_LISTS`, whose features were parsed, as positions in the rows."""
+    """Returns the spans of a list of `SPAN_LISTS`, which was parsed, as positions in the rows."""
     start_name, *end_names = SPAN_LISTS[name]
     starts, counts = records.lists[start_name]
     most = tf.maximum(tf.reduce_max(counts), 1)  # lists are as wide as rows, and nearly empty
@@ -226,13 +154,16 @@ def pack_spans(records: ParsedRecords, name: str) -> AnnotatedSpans:
 
 
 def starts_of_words(records: ParsedRecords, blocks: Blocks, begins_word: tf.Tensor) -> tf.Tensor:
-    """Whether each position of the rows starts a word, or is none of a word, bool [B, S].
+    """Finds the first token of each word; every position that is not in a word counts as one, too.
 
     Args:
         records: parsed with the features of `WORDS`, if the records have them.
         blocks: their rows, from `pack_rows`.
         begins_word: whether each entry of the vocabulary begins a word, bool [V]; tells the words
             of other records.
+
+    Returns:
+        bool [B, S].
     """
     if WORD_STARTS not in records.lists:
         return tf.gather(begins_word, blocks.token_ids)
@@ -249,7 +180,7 @@ def starts_of_words(records: ParsedRecords, blocks: Blocks, begins_word: tf.Tens
 
 
 def segment_aware_indices(records: ParsedRecords) -> dict[str, tf.Tensor]:
-    """SegaBERT's three indices of each position of single rows (SegaBERT, section 2).
+    """Computes SegaBERT's three indices of each position of single rows (SegaBERT, section 2).
 
     [CLS] has the paragraph and sentence of the block's first token and token index 0; [SEP] and
     padding have those of the last token and go on counting its tokens. int32 [B, S] each, of
@@ -286,21 +217,3 @@ def segment_aware_indices(records: ParsedRecords) -> dict[str, tf.Tensor]:
     return {
         name: tf.where(is_empty, 0, tf.cast(values, tf.int32)) for name, values in indices.items()
     }
-
-
-def decode_unsigned(
-    raw: tf.Tensor, dtype: str, fixed_length: int | tf.Tensor | None = None
-) -> tf.Tensor:
-    """The numbers in bytes.
-
-    Args:
-        raw: string [...].
-        dtype: the type that they were written in: `"uint8"`, `"uint16"` or `"uint32"`.
-        fixed_length: bytes of each list after cutting and padding with 0; without it, all lists
-            must be equally long.
-
-    Returns:
-        A tensor [..., numbers] of that type, int32 in place of uint32.
-    """
-    out_type = tf.as_dtype(_DECODED_AS.get(dtype, dtype))
-    return tf.io.decode_raw(raw, out_type, fixed_length=fixed_length)

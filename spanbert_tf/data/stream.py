@@ -29,13 +29,13 @@ _FILE_ORDER = -1  # in place of a chunk's number, in the key of the order of the
 def training_chunks(
     files: list[str], num_records: int, seed: int, first_record: int
 ) -> tf.data.Dataset:
-    """All records, epoch after epoch without end, each epoch in an order of its own.
+    """Returns an endless data set of all records. Each epoch has its own order.
 
     Args:
         files: TFRecord files, in a fixed order.
         num_records: records in all of them.
         seed: the order is a function of (seed, epoch).
-        first_record: how many records of the stream to pass over.
+        first_record: number of records of the stream to skip.
 
     Returns:
         A data set of chunks (string [W] serialized records, int64 [W] their epochs). It raises
@@ -73,7 +73,7 @@ def length_batches(
     seed: int,
     first_batch: int,
 ) -> tf.data.Dataset:
-    """Batches of records of similar length, epoch after epoch without end.
+    """Returns an endless data set of batches of records of similar length.
 
     The records of an epoch come in the order of `training_chunks` and fill `buckets`. A resumed run
     reads those of its first epoch from the beginning, and decodes none of them.
@@ -84,7 +84,7 @@ def length_batches(
         buckets: the widths, here as the tokens of text that a row holds.
         fill: the serialized record that fills up the last batch of an epoch.
         seed: as for `training_chunks`.
-        first_batch: how many batches of the stream to pass over.
+        first_batch: number of batches of the stream to skip.
 
     Returns:
         A data set of (int64 [], the number of the bucket; string [B], serialized records; int64
@@ -107,12 +107,12 @@ def length_batches(
 
     @tf.autograph.experimental.do_not_convert
     def fill_buckets(
-        left: tuple[tf.Tensor, tf.Tensor], come: tuple[tf.Tensor, ...]
+        waiting: tuple[tf.Tensor, tf.Tensor], new: tuple[tf.Tensor, ...]
     ) -> tuple[tuple[tf.Tensor, ...], tuple[tf.Tensor, ...]]:
-        """Adds a chunk of records to those that were left, and takes whole batches away."""
-        *come_lists, is_end = come
+        """Adds a chunk to the waiting records, and removes the batches that are full."""
+        *new_lists, is_end = new
         serialized, lengths = (
-            tf.concat(pair, axis=0) for pair in zip(left, come_lists, strict=True)
+            tf.concat(pair, axis=0) for pair in zip(waiting, new_lists, strict=True)
         )
         rows, chosen, rest = tf.numpy_function(filled, [lengths, is_end], (tf.int64,) * 3)
         for numbers in (rows, chosen, rest):
@@ -150,13 +150,15 @@ def _chunks_in_order(
     seed: int,
     epoch: tf.Tensor,
 ) -> tf.data.Dataset:
-    """The records of an epoch in numbered chunks: files and chunks in their order, not records.
+    """Returns the chunks of an epoch, numbered.
+
+    The files are permuted. The records of a chunk are not permuted yet.
 
     Args:
         read: the data set of a file.
         files: as for `training_chunks`.
-        num_records: as well.
-        seed: as well.
+        num_records: as for `training_chunks`.
+        seed: as for `training_chunks`.
         epoch: int64 [].
     """
     (names,) = _permute([tf.constant(files)], seed, epoch, tf.constant(_FILE_ORDER, tf.int64))
@@ -170,7 +172,7 @@ def _chunks_in_order(
 def _permute(
     values: Sequence[tf.Tensor], seed: int, epoch: tf.Tensor, chunk: tf.Tensor
 ) -> list[tf.Tensor]:
-    """Brings lists of equal length [W] into one random order."""
+    """Permutes lists of equal length [W], all in the same random order."""
     keys = row_keys(seed, epoch, chunk)[tf.newaxis]  # [1]; the chunk in place of a record
     counters = tf.range(tf.size(values[0]))[tf.newaxis]
     bits = random_bits(keys, Purpose.ORDER, counters)[0]  # [W]
@@ -181,6 +183,6 @@ def _permute(
 
 
 def evaluation_chunks(files: list[str], fill: tf.data.Dataset) -> tf.data.Dataset:
-    """All records once, in the order of the files, then those of `fill`; chunks of epoch 0."""
+    """Returns all records once, in the order of the files, then those of `fill`, as epoch 0."""
     chunks = tf.data.TFRecordDataset(files).concatenate(fill).batch(SHUFFLE_CHUNK)
     return chunks.map(lambda serialized: (serialized, tf.zeros(tf.shape(serialized), tf.int64)))

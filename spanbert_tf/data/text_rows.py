@@ -42,7 +42,7 @@ class TextRows(NamedTuple):
     is_cut: tf.Tensor
 
     def features(self, *, segment_aware: bool) -> dict[str, tf.Tensor]:
-        """What an encoder reads, int32 [B, S].
+        """Returns what an encoder reads, int32 [B, S].
 
         Args:
             segment_aware: whether SegaBERT's positions are wanted. Each text is one paragraph of
@@ -99,7 +99,7 @@ class TextRowPacker:
         *,
         pads_to_limit: bool = False,
     ) -> TextRows:
-        """The rows of texts.
+        """Makes the rows of texts.
 
         Args:
             first: ragged int32 [B, tokens].
@@ -131,7 +131,7 @@ class TextRowPacker:
         return TextRows(token_ids, lengths, second_starts[:, 0], is_cut)
 
     def _sizes(self, first: tf.Tensor, second: tf.Tensor) -> tuple[tf.Tensor, tf.Tensor]:
-        """How many tokens of each text [B] are kept."""
+        """Computes how many tokens of each text [B] are kept."""
         room = self.sequence_length - 3
         least = (room, 0) if self._truncate == "waterfall" else ((room + 1) // 2, room // 2)
         return (
@@ -141,7 +141,7 @@ class TextRowPacker:
 
 
 def _at(tokens: tf.RaggedTensor, places: tf.Tensor) -> tf.Tensor:
-    """The tokens at places of their texts [B or 1, S]; any id without one."""
+    """Looks up the tokens at places of their texts [B or 1, S]; any id without one."""
     flat = tf.concat([tokens.flat_values, [0]], axis=0)  # never empty
     starts = tf.cast(tokens.row_starts(), tf.int32)[:, tf.newaxis]
     return tf.gather(flat, tf.clip_by_value(starts + places, 0, tf.size(flat) - 1))
@@ -190,7 +190,7 @@ class RelationPacker(tf.Module):
         subject_type: tf.Tensor,
         object_type: tf.Tensor,
     ) -> tf.RaggedTensor:
-        """The rows' token ids, ragged int32 [N, tokens].
+        """Returns the rows' token ids, ragged int32 [N, tokens].
 
         Args:
             text: string [N], UTF-8.
@@ -246,7 +246,7 @@ class RelationPacker(tf.Module):
         return [ids[number * count : (number + 1) * count] for number in range(len(pieces))]
 
     def _cut(self, parts: Sequence[tf.RaggedTensor]) -> list[tf.RaggedTensor]:
-        """Parts with no more than the room's pieces in all."""
+        """Cuts parts so that they have no more than the room's pieces in all."""
         lengths = [tf.cast(part.row_lengths(), tf.int32) for part in parts]  # [N] each
         excess = tf.maximum(tf.add_n(lengths) - self._room, 0)
         kept = [tf.zeros_like(excess)] * len(parts)
@@ -283,7 +283,7 @@ def _beside(parts: Sequence[tf.Tensor | tf.RaggedTensor]) -> tf.RaggedTensor:
 
 
 def _head_and_tail(part: tf.RaggedTensor, head: tf.Tensor, tail: tf.Tensor) -> tf.RaggedTensor:
-    """The first `head` [N] and the last `tail` [N] pieces of each row."""
+    """Keeps the first `head` [N] and the last `tail` [N] pieces of each row."""
     lengths = part.row_lengths()
     rows = part.value_rowids()
     places = tf.cast(tf.ragged.range(lengths).flat_values, tf.int32)  # [T]

@@ -37,7 +37,7 @@ _NO_ARRAY = (
 
 
 def masked_checksum(content: bytes) -> bytes:
-    """CRC-32C as TFRecord files have it: turned by 15 bits, plus a constant, little-endian."""
+    """Computes TFRecord's CRC-32C: rotated by 15 bits, plus a constant, little-endian."""
     checksum = google_crc32c.value(content)
     turned = (checksum >> 15) | (checksum << 17) & 0xFFFFFFFF
     return _CHECKSUM.pack((turned + 0xA282EAD8) & 0xFFFFFFFF)
@@ -67,7 +67,7 @@ def record_writer(path: str) -> Iterator[Callable[[bytes], None]]:
 
 
 def serialize_features(numbers: Mapping[str, int | float], lists: Mapping[str, bytes]) -> bytes:
-    """The bytes of a `tf.train.Example`.
+    """Returns the bytes of a `tf.train.Example`.
 
     Args:
         numbers: features of one int64, or of one float32.
@@ -89,7 +89,7 @@ def serialize_features(numbers: Mapping[str, int | float], lists: Mapping[str, b
 
 
 def read_records(path: str) -> Iterator[tuple[bytes, str | None]]:
-    """The records of a file, and what is wrong with the bytes of each, in words.
+    """Yields the records of a file, and what is wrong with the bytes of each, in words.
 
     A record behind a wrong length cannot be found: such a one is the last.
     """
@@ -106,7 +106,7 @@ def read_records(path: str) -> Iterator[tuple[bytes, str | None]]:
 
 
 def _frames(descriptor: int) -> Iterator[tuple[int, int, str | None]]:
-    """Where the bytes of each record begin, how many they are, and what is wrong with that.
+    """Yields where each record's bytes begin, how many they are, and what is wrong with that.
 
     Nothing but lengths is read. A wrong one is the last.
     """
@@ -144,7 +144,7 @@ def check_frames(paths: Iterable[str]) -> None:
 
 
 def frame_fault(path: str) -> str | None:
-    """Which record has a wrong length, in words; `None` where none has."""
+    """Returns which record has a wrong length, in words; `None` if none has."""
     state = os.stat(path)
     return _frame_fault(path, state.st_size, state.st_mtime_ns)
 
@@ -185,7 +185,7 @@ class RecordFile:
         return len(self._offsets)
 
     def read(self, numbers: Iterable[int]) -> list[bytes]:
-        """Some records, each read at its place; may be called from several threads at once.
+        """Reads some records, each at its place; may be called from several threads at once.
 
         Args:
             numbers: numbers of the records in the file, from 0.
@@ -205,7 +205,7 @@ class RecordFile:
         return record
 
     def _walk(self) -> tuple[np.ndarray, np.ndarray]:
-        """Where the bytes of each record begin, and how many they are; int64 [records] each."""
+        """Finds where each record's bytes begin, and how many they are; int64 [records] each."""
         offsets: list[int] = []
         sizes: list[int] = []
         for offset, size, fault in _frames(self._file.fileno()):
@@ -220,7 +220,7 @@ class RecordFile:
 
 
 def lengths_path(records_path: str) -> str:
-    """Where the lengths are: in `windows.lengths.npy` beside `windows.tfrecord`."""
+    """Returns the path of the lengths: `windows.lengths.npy` beside `windows.tfrecord`."""
     return f"{os.path.splitext(records_path)[0]}.lengths.npy"
 
 
@@ -231,7 +231,7 @@ def save_lengths(path: str, lengths: Sequence[int]) -> None:
 
 
 def load_lengths(records_path: str, advice: str = "write the records again") -> np.ndarray:
-    """The lengths of the rows of a file, int32 [rows].
+    """Reads the lengths of the rows of a file, int32 [rows].
 
     Args:
         records_path: path of the file.

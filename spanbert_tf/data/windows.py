@@ -38,7 +38,7 @@ class Windows(NamedTuple):
     segment_positions: dict[str, tf.Tensor]
 
     def features(self) -> dict[str, tf.Tensor]:
-        """What a model reads."""
+        """Returns what a model reads."""
         return {
             "token_ids": self.token_ids,
             "segment_ids": self.segment_ids,
@@ -206,14 +206,14 @@ class PlannedWindows:
 
 
 def _filled(rows: tf.Tensor, values: list, both: tuple) -> tf.Tensor:
-    """Rows [C, S] with the values of both parts, each with where they go and what goes there."""
+    """Fills rows [C, S] with the values of both parts: where they go, and what goes there."""
     for flat, (where, taken) in zip(values, both, strict=True):
         rows = tf.where(where, tf.gather(flat, tf.where(where, taken, 0)), rows)
     return rows
 
 
 def _with_separators(values: list, parts: list, step: int) -> tf.Tensor:
-    """Positions of rows, int32 [C, S]: 0 for [CLS]; a [SEP] is a step after the token before.
+    """Fills positions of rows, int32 [C, S]: 0 for [CLS]; [SEP] is `step` after the token before.
 
     After an empty part it has 0. Of each part: its size [C, 1], which of its tokens stands where
     [C, S], and what `_filled` takes.

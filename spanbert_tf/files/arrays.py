@@ -17,9 +17,18 @@ _HEADERS = {
 }
 # What `read_arrays` raises for a damaged or malicious file.
 ARRAYS_DAMAGE = (
-    *(OSError, ValueError, EOFError, RuntimeError, MemoryError, LookupError, TypeError),
-    *(SyntaxError, tokenize.TokenError),  # NumPy parses headers as Python literals
-    *(zipfile.BadZipFile, zlib.error, lzma.LZMAError),
+    OSError,
+    ValueError,
+    EOFError,
+    RuntimeError,
+    MemoryError,
+    LookupError,
+    TypeError,
+    SyntaxError,  # NumPy parses headers as Python literals
+    tokenize.TokenError,
+    zipfile.BadZipFile,
+    zlib.error,
+    lzma.LZMAError,
 )
 
 

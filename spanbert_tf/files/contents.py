@@ -37,7 +37,7 @@ def is_file_name(name: str) -> bool:
 
 
 def regular_size(path: str | os.PathLike) -> int:
-    """The size in bytes of a regular file; links are followed.
+    """Returns the size in bytes of a regular file; links are followed.
 
     Raises:
         OSError: there is no such file, or it is a directory, a pipe, a device or the like.
@@ -125,7 +125,7 @@ def refuse_device(path: str | os.PathLike) -> None:
 
 
 def sha256(path: str | os.PathLike) -> str:
-    """The hexadecimal digest of a file's bytes."""
+    """Computes the hexadecimal digest of a file's bytes."""
     digest = hashlib.sha256()
     with open(path, "rb", buffering=0) as file:
         # Parts are large because a thread must acquire the interpreter's lock between two of them.

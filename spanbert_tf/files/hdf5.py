@@ -81,7 +81,7 @@ def _arrays(file: "h5py.File", where: str) -> Iterator["h5py.Dataset"]:
 
 
 def _array_bytes(array: "h5py.Dataset", where: str) -> int:
-    """The size in bytes of an array."""
+    """Returns the size in bytes of an array."""
     import h5py
 
     storage = array.id.get_create_plist()

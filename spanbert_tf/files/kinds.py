@@ -126,14 +126,20 @@ _HUGGING_FACE_WEIGHTS = {"model.safetensors", "pytorch_model.bin", "pytorch_mode
 _HUB_NAME = re.compile(r"(\w[\w.-]*/)?\w[\w.-]*")  # MODEL or OWNER/MODEL
 # With one of these among them, files of text are those of a preset or another model.
 _MODEL_FILES = {
-    *("metadata.json", "task.json", "tokenizer.json", "preprocessor.json", "golden.json"),
-    *(PRESET_CONFIG, RUN_CONFIG, "vocab.txt"),
+    "metadata.json",
+    "task.json",
+    "tokenizer.json",
+    "preprocessor.json",
+    "golden.json",
+    PRESET_CONFIG,
+    RUN_CONFIG,
+    "vocab.txt",
 }
 _MODEL_ENDINGS = (".h5", ".npz", ".safetensors", ".bin", ".pt")
 
 
 def _convert(source_format: str, path: str) -> str:
-    return f"`spanbert-tf convert --from {source_format} --to keras {path} PRESET` makes one of it"
+    return f"convert it with `spanbert-tf convert --from {source_format} --to keras {path} PRESET`"
 
 
 class _DirectoryKind(NamedTuple):
@@ -206,7 +212,7 @@ class Found(NamedTuple):
     is_text: bool = False
 
     def __str__(self) -> str:
-        """The predicate of a sentence about the path."""
+        """Returns the predicate of a sentence about the path."""
         return f"{'holds' if self.records_of else 'is'} {self.what}"
 
 
@@ -235,30 +241,30 @@ def refuse_no_preset(path: str) -> None:
 
 
 def info_file(task: str) -> str:
-    """The name of the file that describes the records of a task, or those for pre-training."""
+    """Returns the name of the file that describes the records of a task, or of pre-training."""
     return _PRETRAINING_INFO if task == PRETRAINING_RECORDS else f"{task}{_INFO_ENDING}"
 
 
 def prepare_command(task: str) -> str:
-    """The command that writes the records of a task, `PRETRAINING_RECORDS` or `ANY_TASK`."""
+    """Returns the command that writes records of a task, `PRETRAINING_RECORDS` or `ANY_TASK`."""
     if task == ANY_TASK:
         return "`spanbert-tf prepare squad`, for example, or `prepare classification`"
     return f"`spanbert-tf prepare {'` or `'.join(_commands(task))}`"
 
 
 def _commands(task: str) -> tuple[str, ...]:
-    """The names of the `prepare` commands that write the records of a task."""
+    """Returns the names of the `prepare` commands that write the records of a task."""
     if task == PRETRAINING_RECORDS:
         return ("pretraining",)
     return load(_COMMANDS_OF_TASK)(task)
 
 
 def _prepare_of(source: str, task: str) -> str:
-    """How records are written of a file of text, or of a pattern of such."""
+    """Returns advice how to write records from a file of text, or from a pattern of such files."""
     command = "TASK" if task == ANY_TASK else _commands(task)[0]
     read_by = "--vocabulary FILE" if task == PRETRAINING_RECORDS else "--preset PRESET"
     return (
-        f"write such with `spanbert-tf prepare {command} {read_by} --input {shlex.quote(source)} "
+        f"write them with `spanbert-tf prepare {command} {read_by} --input {shlex.quote(source)} "
         "--output RECORDS` (--help shows its other options)"
     )
 
@@ -281,7 +287,7 @@ def refuse_other_records(directory: str, task: str) -> None:
     names = os.listdir(directory)
     if info_file(task) in names and RUN_CONFIG not in names:
         return
-    advice = f"write such with {prepare_command(task)}"
+    advice = f"write them with {prepare_command(task)}"
     if _class_of_preset(directory):
         raise BadInputError(f"{directory}: is a preset, not {wanted}; {advice}")
     found = look_into(directory)
@@ -305,7 +311,7 @@ def refuse_other_records(directory: str, task: str) -> None:
 
 
 def hugging_face_model(config: object, path: str) -> Found | None:
-    """What a model of Hugging Face is, by its `config.json`; `None` for another file.
+    """Finds out what a model of Hugging Face is, by its `config.json`; `None` for another file.
 
     Args:
         config: the content of the file.
@@ -317,7 +323,7 @@ def hugging_face_model(config: object, path: str) -> Found | None:
         return None
     kind = config.get("model_type", "bert")
     if kind not in _HUGGING_FACE_BERTS:
-        return Found(f"a {kind} model of Hugging Face", "BERT's alone can be converted: name one")
+        return Found(f"a {kind} model of Hugging Face", "only BERT models can be converted")
     return Found("a BERT model of Hugging Face", _convert("huggingface", path))
 
 
@@ -330,15 +336,18 @@ def is_hugging_face_bert(path: str) -> bool:
 
 
 def convert_keras_command(preset: str) -> str:
-    """What to do with a preset of KerasHub's own classes."""
+    """Returns advice for a preset of KerasHub's own classes."""
     return _convert("keras", preset)
 
 
 def download_commands(name: str) -> str | None:
-    """How a model of the Hugging Face Hub becomes a preset; `None`: no model has such a name.
+    """Returns commands that make a preset of a model of the Hugging Face Hub.
 
     Args:
         name: `MODEL` or `OWNER/MODEL`, also after `hf://`.
+
+    Returns:
+        The commands; `None` if no model can have such a name.
     """
     name = name.removeprefix("hf://")
     if not _HUB_NAME.fullmatch(name):
@@ -354,7 +363,7 @@ def _in(path: str, *names: str) -> str:
 
 
 def _read_config(directory: str) -> object:
-    """A `config.json`; `None` where there is none, or a damaged one, which its reader names."""
+    """Reads a `config.json`; `None` if there is none, or a damaged one, which its reader names."""
     path = _in(directory, PRESET_CONFIG)
     try:
         regular_size(path)  # of somebody else's directory it may be a pipe
@@ -365,14 +374,14 @@ def _read_config(directory: str) -> object:
 
 
 def _class_of_preset(directory: str) -> str | None:
-    """The class of a preset's encoder, or of another model of Keras."""
+    """Returns the class of a preset's encoder, or of another model of Keras."""
     config = _read_config(directory)
     name = config.get("class_name") if isinstance(config, dict) else None
     return name if isinstance(name, str) else None
 
 
 def look_into(path: str) -> Found | None:
-    """What a directory is that holds no preset; `None` where that is not known."""
+    """Finds out what a directory without a preset is; `None` if that is not known."""
     names = sorted(os.listdir(path))
     if not names:
         return Found("an empty directory", "name the directory of a preset")
@@ -389,7 +398,7 @@ def look_into(path: str) -> Found | None:
 
 
 def _directory_kind(path: str) -> Found | None:
-    """The first kind of directory of whose files one is there."""
+    """Returns the first kind of directory of which one of the files exists."""
     for kind in _DIRECTORY_KINDS:
         for pattern in kind.files:
             if found := sorted(glob.glob(_in(glob.escape(path), pattern))):
@@ -419,7 +428,7 @@ def _presets(path: str, names: list[str]) -> Found | None:
 
 
 def _texts(path: str, names: list[str]) -> Found | None:
-    """A folder of text, or of masked examples, by its first files."""
+    """Recognizes a folder of text, or of masked examples, by its first files."""
     files = visible_files(path, names)
     if not files or any(name in _MODEL_FILES or name.endswith(_MODEL_ENDINGS) for name in files):
         return None
@@ -436,7 +445,7 @@ def _texts(path: str, names: list[str]) -> Found | None:
 
 
 def visible_files(path: str, names: list[str]) -> list[str]:
-    """The names of the files in a directory, without hidden files."""
+    """Lists the names of the files in a directory, without hidden files."""
     return [
         name
         for name in sorted(names)
@@ -445,7 +454,7 @@ def visible_files(path: str, names: list[str]) -> list[str]:
 
 
 def _read_head(path: str) -> bytes:
-    """The first bytes of a file, unpacked; empty where they cannot be unpacked."""
+    """Reads the first bytes of a file, unpacked; empty if they cannot be unpacked."""
     with open(path, "rb") as file:
         try:
             return UnpackedFile(path, file).peek(1)[:HEAD_SIZE]
@@ -464,14 +473,14 @@ def _is_text(head: bytes) -> bool:
 
 
 def _file(path: str) -> Found | None:
-    """What a file is that was named in place of a directory, or the beginning of its name."""
+    """Finds out what a file is that was named in place of a directory, or its beginning."""
     directory = os.path.dirname(path) or "."
     if os.path.exists(f"{path}.index"):  # of a checkpoint, whose files share the path
         return _directory_kind(directory)
     if not os.path.isfile(path):
         return None
     if path.lower().endswith(".zip"):
-        return Found("a ZIP archive", "unzip it; Google's BERT: then " + _convert("tf1", "DIR"))
+        return Found("a ZIP archive", f"unzip it; if it is Google's BERT, {_convert('tf1', 'DIR')}")
     if path.lower().endswith((".tar", ".tgz", ".tar.gz", ".tar.xz", ".tar.bz2")):
         return Found("an archive", _convert("huggingface", path))
     if _class_of_preset(directory):

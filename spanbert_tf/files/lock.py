@@ -166,7 +166,7 @@ def _check_place(output: str, *, inside: bool) -> None:
 
 
 def _lock_path(output: str, *, inside: bool) -> str:
-    """The path of an output's lock: the same for all spellings of the output, through links."""
+    """Returns the path of an output's lock, the same for all spellings and links of the output."""
     path = os.path.realpath(output)
     if inside:
         return os.path.join(path, LOCK)
@@ -252,7 +252,7 @@ def _acquire_by_existence(path: str) -> filelock.BaseFileLock:
 
 
 def _text(command: str) -> bytes:
-    """The text of a lock's file, which describes this process."""
+    """Returns the text of a lock's file, which describes this process."""
     since = f"{datetime.datetime.now(datetime.UTC):%Y-%m-%d %H:%M:%S} UTC"
     holder = {"command": command, "process": os.getpid(), "host": socket.gethostname()}
     return json.dumps({**holder, "since": since}).encode()
@@ -280,7 +280,7 @@ def _identity(path: str) -> tuple[int, int]:
 
 
 def _missing_directories(directory: str) -> list[str]:
-    """The directories of a path that do not exist, innermost first."""
+    """Lists the directories of a path that do not exist, innermost first."""
     missing = []
     while not os.path.isdir(directory):
         missing.append(directory)

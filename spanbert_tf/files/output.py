@@ -179,7 +179,7 @@ class Output:
 
     @contextlib.contextmanager
     def file(self) -> Iterator[BinaryIO]:
-        """As `opened`, but raises `OSError` if the file cannot be written."""
+        """Opens the file like `opened`, but raises `OSError` if it cannot be written."""
         with self.unfinished():
             with open(self.new, "wb") as file:
                 yield file
@@ -342,7 +342,7 @@ def _check_can_be_moved(directory: str) -> None:
 
 
 def _files_below(directory: str) -> list[str]:
-    """The relative paths of all files and links below a directory."""
+    """Lists the relative paths of all files and links below a directory."""
     found = []
     for parent, directories, files in os.walk(directory):
         for name in (*files, *directories):

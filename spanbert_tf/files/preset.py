@@ -60,14 +60,26 @@ _FILE_KEY = "config_file"
 _FILES = (TOKENIZER_CONFIG, PREPROCESSOR_CONFIG)
 _MOST = 2**64  # no number of a model is beyond it; the largest are seeds
 _COUNTS = (  # at least 1, and TensorFlow computes with them in int32
-    *("vocabulary_size", "num_heads", "hidden_dim", "intermediate_dim", "num_classes"),
-    *("max_sequence_length", "sequence_length"),
+    "vocabulary_size",
+    "num_heads",
+    "hidden_dim",
+    "intermediate_dim",
+    "num_classes",
+    "max_sequence_length",
+    "sequence_length",
 )
 _SIZES = ("num_layers", "hidden_dim", "intermediate_dim")
 _ROWS = (  # sizes that count rows, each at least as wide as the model
-    *("vocabulary_size", "max_sequence_length", "num_segments", "num_classes"),
-    *("num_paragraphs", "num_sentences", "max_sentence_length"),
-    *("ffnn_dim", "feature_dim", "max_segments"),
+    "vocabulary_size",
+    "max_sequence_length",
+    "num_segments",
+    "num_classes",
+    "num_paragraphs",
+    "num_sentences",
+    "max_sentence_length",
+    "ffnn_dim",
+    "feature_dim",
+    "max_segments",
 )
 _WEIGHT_ENDINGS = (".h5", ".npz")
 # Weights of four bits; and sixteen variables for each layer, with their entries in HDF5.
@@ -132,6 +144,7 @@ class PresetFiles:
         self.name = os.fspath(name)
         self._is_local = os.path.isdir(self.name)
         self._descriptions: dict[str, dict[str, Any] | None] = {}
+        self._are_weights_checked = False
         refuse_no_preset(self.name)
 
     @classmethod
@@ -146,7 +159,7 @@ class PresetFiles:
         return self.name
 
     def find(self, name: str) -> str | None:
-        """The local path of a file, which is fetched if need be; `None` if there is no such file.
+        """Returns the local path of a file, which is fetched if need be; `None` if there is none.
 
         Raises:
             BadInputError: there is no preset of this name, or it cannot be reached.
@@ -160,7 +173,7 @@ class PresetFiles:
             raise self.missing(error) from error
 
     def missing(self, error: Exception) -> BadInputError:
-        """The error for a name that leads to no preset."""
+        """Makes the error for a name that leads to no preset."""
         if is_remote(self.name):
             return BadInputError(
                 f"{self.name}: no preset ({reason(error)}); check the name and the network"
@@ -174,7 +187,7 @@ class PresetFiles:
         )
 
     def description(self, name: str) -> dict[str, Any] | None:
-        """The content of one of the `DESCRIPTIONS`; `None` if there is no such file.
+        """Reads one of the `DESCRIPTIONS`; `None` if there is no such file.
 
         Raises:
             BadInputError: it is damaged, or has a number or a text that no model has, or a path
@@ -205,7 +218,7 @@ class PresetFiles:
         return {name: content for name, content in found.items() if content is not None}
 
     def class_name(self, name: str) -> str | None:
-        """The class that a description names; `None` if there is no such file.
+        """Returns the class that a description names; `None` if there is no such file.
 
         Raises:
             BadInputError: as `description`; or it names none.
@@ -219,7 +232,7 @@ class PresetFiles:
         return class_name
 
     def arguments(self, name: str) -> dict[str, Any]:
-        """The arguments of the class that a description names; empty if it has none.
+        """Returns the arguments of the class that a description names; empty if it has none.
 
         Raises:
             BadInputError: as `description`; or they are no object.
@@ -292,9 +305,13 @@ class PresetFiles:
     def check_checksums(self) -> None:
         """Compares the files of weights with `golden.json`, if there is one.
 
+        Only the first call reads them.
+
         Raises:
             BadInputError: a file differs or is missing.
         """
+        if self._are_weights_checked:
+            return
         for name, expected in self.golden.weights.items():
             if not (_FILE_NAME.fullmatch(name) and is_file_name(name)):
                 raise BadInputError(
@@ -309,6 +326,7 @@ class PresetFiles:
                     f"{self.name}: {name} is not the file that {GOLDEN_FILE} describes; {_ADVICE}, "
                     f"or remove {GOLDEN_FILE} if the change was meant"
                 )
+        self._are_weights_checked = True
 
     @functools.cached_property
     def adapter(self) -> AdapterConfig | None:
@@ -374,7 +392,7 @@ class PresetFiles:
             )
 
     def _stated_sizes(self) -> dict[str, int]:
-        """The sizes of encoder and heads, the largest that any description states."""
+        """Returns the sizes of encoder and heads, the largest that any description states."""
         sizes: dict[str, int] = {}
         for name in (PRESET_CONFIG, TASK_CONFIG):
             for keys, value in _values(self.description(name)):
@@ -384,7 +402,7 @@ class PresetFiles:
         return {name: value for name, value in sizes.items() if value > 0}
 
     def _weights(self) -> dict[str, str]:
-        """Name → path of the files of weights; remote ones are fetched."""
+        """Maps the names of the files of weights to their paths; remote files are fetched."""
         if self._is_local:
             own = sorted(os.listdir(self.name))
             names = [name for name in own if name.endswith(_WEIGHT_ENDINGS)]
@@ -397,7 +415,7 @@ class PresetFiles:
         return {name: path for name, path in paths.items() if path is not None}
 
     def _shards(self) -> list[str]:
-        """The files that an index names; all must be files of the directory itself."""
+        """Lists the files that an index names; all must be files of the directory itself."""
         path = self.find(_INDEX)
         if path is None:
             return []
@@ -419,7 +437,7 @@ def is_adapter(directory: str) -> bool:
 
 
 def golden_digest(preset: str | os.PathLike) -> str | None:
-    """The SHA-256 of a preset's `golden.json`, which identifies the preset wherever it lies.
+    """Computes the SHA-256 of `golden.json`, which identifies the preset wherever it lies.
 
     That file holds the checksums of the weights. `None` without one, and for presets that are no
     directories.
@@ -466,7 +484,7 @@ def _check_heads(heads: dict[str, np.ndarray]) -> None:
 
 
 def _values(description: object) -> Iterator[tuple[tuple[str, ...], object]]:
-    """All keys and plain values of a description, each with the keys that lead to it."""
+    """Yields all keys and plain values of a description, each with the keys that lead to it."""
     left: list[tuple[tuple[str, ...], object]] = [((), description)]
     while left:
         place, value = left.pop()
@@ -481,7 +499,7 @@ def _values(description: object) -> Iterator[tuple[tuple[str, ...], object]]:
 
 
 def _fault(place: tuple[str, ...], value: object) -> str | None:
-    """What is wrong with a value, as a predicate; `None` if nothing is."""
+    """Returns what is wrong with a value, as a predicate; `None` if nothing is."""
     if isinstance(value, str):
         if not is_unicode(value):
             return "has half of a surrogate pair, which is no text"
@@ -497,7 +515,7 @@ def _fault(place: tuple[str, ...], value: object) -> str | None:
 
 
 def _least_bytes(sizes: dict[str, int]) -> float:
-    """The smallest number of bytes that the weights of a model of such sizes can take."""
+    """Computes the smallest number of bytes that the weights of a model of such sizes can take."""
     width, inner, layers = (
         sizes.get(name, 0) for name in ("hidden_dim", "intermediate_dim", "num_layers")
     )

@@ -41,7 +41,7 @@ def describe_size(num_bytes: int) -> str:
 
 
 def _files_of(path: str) -> list[str]:
-    """The file itself, or all files below a directory without links, locks and the like."""
+    """Lists the file itself, or all files below a directory without links, locks and the like."""
     if not os.path.isdir(path):
         return [path]
     files = []

@@ -131,7 +131,8 @@ class SpanMasker:
             annotated: the records' spans, if the scheme uses them.
             step: the step for which the rows are masked, from 0, int64 []. If the rate changes from
                 step to step and this is `None`, the last rate counts.
-            starts_word: whether each position starts a word, or is none of a word, bool [B, S];
+            starts_word: bool [B, S], true at the first token of each word and at every position
+                that is not in a word;
                 `None`: as the vocabulary says it.
 
         Returns:

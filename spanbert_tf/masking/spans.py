@@ -127,7 +127,8 @@ def find_words(blocks: Blocks, starts_word: tf.Tensor, *, index_all: bool = Fals
 
     Args:
         blocks: the packed rows.
-        starts_word: whether each position starts a word, or is none of a word, bool [B, S].
+        starts_word: bool [B, S], true at the first token of each word and at every position that
+            is not in a word.
         index_all: whether to compute `Words.indices`.
     """
     flat_starts = blocks.flat_starts  # [B, G, 1]

@@ -40,9 +40,14 @@ _HEAD_STATE = "is_head_trained"  # name of the mark in the file of the head's we
 # description names.
 _KERAS_HUB = ("keras_hub", "keras_nlp")
 _STOCK_CLASSES = (
-    *("BertBackbone", "BertTokenizer", "BertMaskedLM", "BertMaskedLMPreprocessor"),
-    *("BertTextClassifier", "BertTextClassifierPreprocessor"),
-    *("BertTextEmbedder", "BertTextEmbedderPreprocessor"),
+    "BertBackbone",
+    "BertTokenizer",
+    "BertMaskedLM",
+    "BertMaskedLMPreprocessor",
+    "BertTextClassifier",
+    "BertTextClassifierPreprocessor",
+    "BertTextEmbedder",
+    "BertTextEmbedderPreprocessor",
 )
 # Modules of Keras whose classes take only numbers: they open no files and create no layers.
 _MODULES_OF_NUMBERS = {
@@ -250,8 +255,10 @@ class SavesWithoutMixedPrecision(MixinBase):
         """
         if self.needs_tensorflow and format != "tf_saved_model":
             raise ValueError(f"format={format!r}: {self.needs_tensorflow}")
-        if format == "onnx" and keras.backend.backend() == "tensorflow":
-            register_onnx_operations()
+        if format == "onnx":
+            # Without tf2onnx, Keras uses another package, or says that this one is missing.
+            with contextlib.suppress(ModuleNotFoundError):
+                register_onnx_operations()
         super().export(filepath, format, *args, **kwargs)
 
 

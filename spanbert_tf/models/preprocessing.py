@@ -146,6 +146,18 @@ class RowPreprocessor(LengthOfPreset):
         return keras.utils.pack_x_y_sample_weight(*self._rows(x, y), sample_weight)
 
 
+class TokenizedRowPreprocessor(RowPreprocessor):
+    """Keeps a tokenizer and the length of a row; name it before KerasHub's `Preprocessor`."""
+
+    def __init__(self, tokenizer: SpanBertTokenizer, sequence_length: int, **kwargs) -> None:
+        super().__init__(**kwargs)
+        self.tokenizer = tokenizer
+        self.sequence_length = sequence_length
+
+    def get_config(self) -> dict:
+        return {**super().get_config(), "sequence_length": self.sequence_length}
+
+
 class TextRowPreprocessor(RowPreprocessor):
     """Packs texts or pairs of texts; name it before KerasHub's class."""
 

@@ -180,10 +180,9 @@ class SpanBertCoreferenceResolver(SpanBertTask, keras_hub.models.Task):
         """
         if optimizer == "auto":
             optimizer = keras.optimizers.Adam(1e-5, global_clipnorm=1.0)
-        # XLA would compile a step for each shape, and documents have many. On JAX, every operation
-        # would be compiled for each shape without it.
-        if keras.backend.backend() != "jax":
-            kwargs = {"jit_compile": False, **kwargs}
+        # XLA would compile a step for each shape, and documents have many. On JAX, where every
+        # operation would be compiled for each shape without it, `TrainStep` ignores this.
+        kwargs = {"jit_compile": False, **kwargs}
         super().compile(optimizer=optimizer, loss=loss, **kwargs)
 
     def objective_sums(

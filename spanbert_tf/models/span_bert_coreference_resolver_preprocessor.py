@@ -10,7 +10,12 @@ import keras_hub
 import tensorflow as tf
 
 from spanbert_tf.data.documents import NO_PIECE, TextDocuments, TextReader
-from spanbert_tf.models.preprocessing import RowPreprocessor, flat_texts, is_one_text, of_one_text
+from spanbert_tf.models.preprocessing import (
+    TokenizedRowPreprocessor,
+    flat_texts,
+    is_one_text,
+    of_one_text,
+)
 from spanbert_tf.models.span_bert_backbone import SpanBertBackbone
 from spanbert_tf.models.span_bert_tokenizer import SpanBertTokenizer
 
@@ -19,7 +24,9 @@ _UNUSED_FEATURES = ("word_indices",)
 
 
 @keras.saving.register_keras_serializable(package="spanbert_tf")
-class SpanBertCoreferenceResolverPreprocessor(RowPreprocessor, keras_hub.models.Preprocessor):
+class SpanBertCoreferenceResolverPreprocessor(
+    TokenizedRowPreprocessor, keras_hub.models.Preprocessor
+):
     """Cuts texts into words, sentences and segments `[CLS] pieces [SEP]`.
 
     Args:
@@ -54,9 +61,7 @@ class SpanBertCoreferenceResolverPreprocessor(RowPreprocessor, keras_hub.models.
     tokenizer_cls = SpanBertTokenizer
 
     def __init__(self, tokenizer: SpanBertTokenizer, sequence_length: int = 384, **kwargs) -> None:
-        super().__init__(**kwargs)
-        self.tokenizer = tokenizer
-        self.sequence_length = sequence_length
+        super().__init__(tokenizer, sequence_length, **kwargs)
 
     def build(self, input_shape: tuple) -> None:
         with tf.init_scope():  # the first call may be in a graph that the constants must outlive
@@ -96,9 +101,6 @@ class SpanBertCoreferenceResolverPreprocessor(RowPreprocessor, keras_hub.models.
         if is_unbatched:
             features = of_one_text(features)
         return features, y
-
-    def get_config(self) -> dict:
-        return {**super().get_config(), "sequence_length": self.sequence_length}
 
 
 def _mention_positions(documents: TextDocuments, clusters: tf.RaggedTensor) -> dict[str, tf.Tensor]:

@@ -62,8 +62,6 @@ class SpanBertTask(TextBatches, Objectives, TrainStep, TaskPresets):
     reads_pooler = False
     _has_warned = False  # whether `NewHeadWarning` was given
     _learning_rate = 3e-5  # of the optimizer `"auto"`
-    _frozen: frozenset[int] = frozenset()  # ids of the variables that are frozen, on TensorFlow
-    _without_gradient: frozenset[int] = frozenset()  # and on JAX
 
     def compile(
         self,
@@ -183,9 +181,8 @@ class SpanBertTask(TextBatches, Objectives, TrainStep, TaskPresets):
         return encoder_operations(self.backbone, x["padding_mask"], self._is_trained)
 
     def _is_trained(self, variable: keras.Variable) -> bool:
-        """Whether steps train a variable now; `freeze` may exclude it on either backend."""
-        frozen = self._frozen | self._without_gradient
-        return variable.trainable and id(variable) not in frozen
+        """Whether steps train a variable now."""
+        return variable.trainable and not self.is_frozen(variable)
 
     def get_compile_config(self) -> dict:
         """Returns the arguments of `compile`; empty if the optimizer has groups of variables."""
@@ -200,7 +197,7 @@ class SpanBertTask(TextBatches, Objectives, TrainStep, TaskPresets):
         trained = super().trainable_variables
         if self.backbone is None:
             return trained
-        left_out = set(self._frozen)
+        left_out = set(self.left_out_of_training)
         if not self.reads_pooler:
             left_out.update(id(variable) for variable in self.backbone.pooled_dense.variables)
         return [variable for variable in trained if id(variable) not in left_out]

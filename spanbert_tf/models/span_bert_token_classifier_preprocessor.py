@@ -9,7 +9,12 @@ import tensorflow as tf
 from keras_hub.src.utils.tensor_utils import preprocessing_function
 
 from spanbert_tf.data.text_rows import TextRowPacker
-from spanbert_tf.models.preprocessing import RowPreprocessor, flat_texts, is_one_text, of_one_text
+from spanbert_tf.models.preprocessing import (
+    TokenizedRowPreprocessor,
+    flat_texts,
+    is_one_text,
+    of_one_text,
+)
 from spanbert_tf.models.span_bert_backbone import SpanBertBackbone
 from spanbert_tf.models.span_bert_tokenizer import SpanBertTokenizer
 from spanbert_tf.text.vocabulary import SpecialTokenIds
@@ -18,7 +23,7 @@ _NO_LABEL = -1
 
 
 @keras.saving.register_keras_serializable(package="spanbert_tf")
-class SpanBertTokenClassifierPreprocessor(RowPreprocessor, keras_hub.models.Preprocessor):
+class SpanBertTokenClassifierPreprocessor(TokenizedRowPreprocessor, keras_hub.models.Preprocessor):
     """Packs rows `[CLS] text [SEP]`, and truncates long texts.
 
     `spanbert-tf prepare named_entities` and exported models cut long texts into several rows
@@ -46,9 +51,7 @@ class SpanBertTokenClassifierPreprocessor(RowPreprocessor, keras_hub.models.Prep
     tokenizer_cls = SpanBertTokenizer
 
     def __init__(self, tokenizer: SpanBertTokenizer, sequence_length: int = 512, **kwargs) -> None:
-        super().__init__(**kwargs)
-        self.tokenizer = tokenizer
-        self.sequence_length = sequence_length
+        super().__init__(tokenizer, sequence_length, **kwargs)
 
     def build(self, input_shape: tuple | None = None) -> None:
         special = SpecialTokenIds.from_vocabulary(self.tokenizer.get_vocabulary())
@@ -92,9 +95,6 @@ class SpanBertTokenClassifierPreprocessor(RowPreprocessor, keras_hub.models.Prep
         rows = tokens.with_flat_values(piece_values).merge_dims(1, 2)[:, : self.sequence_length - 2]
         dense = rows.to_tensor(filler, shape=[None, self.sequence_length - 2])
         return tf.pad(dense, [[0, 0], [1, 1]], constant_values=filler)
-
-    def get_config(self) -> dict:
-        return {**super().get_config(), "sequence_length": self.sequence_length}
 
 
 def _ragged(values: tf.Tensor | tf.RaggedTensor) -> tf.RaggedTensor:

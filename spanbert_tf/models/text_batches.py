@@ -14,6 +14,7 @@ import tensorflow as tf
 
 from spanbert_tf.data.batches import even_width
 from spanbert_tf.models.mixins import MixinBase
+from spanbert_tf.models.train_step import takes_any_width
 
 _BATCH_SIZE = 32  # Keras' default
 # Whether the current call may make rows shorter than `sequence_length`. It is a context variable
@@ -188,11 +189,8 @@ class TextBatches(MixinBase):
             _SHORTENS.reset(token)
 
     def _takes_any_width(self) -> bool:
-        """Whether batches may have several widths; XLA would compile a step for each."""
-        if self.preprocessor is None or keras.backend.backend() != "tensorflow":
-            return False
-        compiles = self.jit_compile or getattr(self, "_compiles_replicas", False)
-        return not compiles and not isinstance(self.distribute_strategy, tf.distribute.TPUStrategy)
+        """Whether the model makes its rows itself, and its step takes batches of several widths."""
+        return self.preprocessor is not None and takes_any_width(self)
 
     def _shortened(self, batch: dict | tuple) -> dict | tuple:
         """Removes the last positions of a batch of rows [B, S] that no row uses."""

@@ -31,7 +31,7 @@ _SPAN_BOUNDARY_BIAS = re.compile(r"(?:.*/)?span_boundary_head/bias")
 
 
 def tokenizer_to_extend(preset: Preset) -> SpanBertTokenizer:
-    """The tokenizer of a preset whose vocabulary can be extended.
+    """Returns the tokenizer of a preset whose vocabulary can be extended.
 
     Raises:
         BadInputError: it is another project's preset, or an adapter.
@@ -121,7 +121,7 @@ def extend_preset(
 def _place(
     words: Sequence[str], vocabulary: Sequence[str], num_markers: int
 ) -> tuple[list[str], list[int]]:
-    """The vocabulary with the words in it, and the row of each word."""
+    """Returns the vocabulary with the words in it, and the row of each word."""
     extended = list(vocabulary)
     free = [extended.index(entry) for entry in find_unused_entries(extended)[num_markers:]]
     rows = free[: len(words)]
@@ -149,7 +149,7 @@ def _assign(
 def _with_words(
     values: np.ndarray, pieces_of_row: Mapping[int, Sequence[int]], num_rows: int
 ) -> np.ndarray:
-    """Values of the entries of a vocabulary, with those of words: the means of their pieces'.
+    """Adds the values of words, the means of their pieces', to those of a vocabulary's entries.
 
     Args:
         values: float [entries, …].

@@ -98,7 +98,7 @@ def check_outputs(
     backbone: keras_hub.models.Backbone,
     tokenizer: keras_hub.tokenizers.Tokenizer,
 ) -> None:
-    """The self-test where weights are made: compares the outputs with `golden.json`, if any.
+    """Compares the outputs with `golden.json`, if any: the self-test where weights are made.
 
     Args:
         preset: the preset.
@@ -129,14 +129,14 @@ def check_outputs(
 
 
 def golden_rows(tokenizer: keras_hub.tokenizers.Tokenizer) -> list[list[int]]:
-    """The sentences as rows of token ids, with [CLS] and [SEP]."""
+    """Returns the sentences as rows of token ids, with [CLS] and [SEP]."""
     start = tokenizer.start_token_id
     end = tokenizer.end_token_id
     return [[start, *np.asarray(tokenizer(text)).tolist(), end] for text in SENTENCES]
 
 
 def encode_rows(backbone: keras_hub.models.Backbone, rows: list[list[int]]) -> list[np.ndarray]:
-    """The encoder's output for each row, float32 [row's length, H]; paragraph and sentence 0."""
+    """Computes the output for each row, float32 [row's length, H], in paragraph and sentence 0."""
     lengths = [min(len(row), backbone.max_sequence_length) for row in rows]
     token_ids = np.zeros((len(rows), max(lengths)), "int32")
     for target, row, length in zip(token_ids, rows, lengths, strict=True):

@@ -25,8 +25,14 @@ from spanbert_tf.training.precision import choose_precision
 
 # What Keras, KerasHub and h5py raise for damaged descriptions and weights.
 _DAMAGE = (
-    *(ValueError, OSError, LookupError, TypeError, ImportError, RuntimeError),
-    *(ArithmeticError, AttributeError),
+    ValueError,
+    OSError,
+    LookupError,
+    TypeError,
+    ImportError,
+    RuntimeError,
+    ArithmeticError,
+    AttributeError,
 )
 
 
@@ -55,7 +61,7 @@ class Preset(PresetFiles):
     def encoder(
         self, dtype: str = "float32", *, load_weights: bool = True, **lora: Any
     ) -> keras_hub.models.Backbone:
-        """The encoder: a `SpanBertBackbone`, or KerasHub's `BertBackbone`.
+        """Loads the encoder: a `SpanBertBackbone`, or KerasHub's `BertBackbone`.
 
         Args:
             dtype: dtype or policy of weights and computations.
@@ -75,12 +81,13 @@ class Preset(PresetFiles):
     def task(
         self, kind: type[keras_hub.models.Task], dtype: str = "float32", **options: Any
     ) -> keras_hub.models.Task:
-        """A task; if the preset has no trained head, `is_head_trained` is false.
+        """Loads a task; if the preset has no trained head, `is_head_trained` is false.
 
         Args:
             kind: class of the task, this project's or KerasHub's.
             dtype: as for `encoder`.
-            **options: further arguments of `from_preset`, none of which asks for a new head.
+            **options: further arguments of `from_preset`. Arguments such as `num_classes`, which
+                add a new head, are not allowed.
 
         Raises:
             BadInputError: as `encoder`.
@@ -98,7 +105,7 @@ class Preset(PresetFiles):
     def trained_task(
         self, kind: type[keras_hub.models.Task], precision: str = "float32"
     ) -> keras_hub.models.Task:
-        """A task of this project to predict with; if its class has a head, that must be trained.
+        """Loads a task of this project to predict with; a head of its class must be trained.
 
         Args:
             kind: class of the task.
@@ -136,7 +143,7 @@ class Preset(PresetFiles):
     def encoder_and_masked_lm_head(
         self,
     ) -> tuple[keras_hub.models.Backbone, keras_hub.layers.MaskedLMHead | None]:
-        """The encoder, and its trained masked-language-model head; `None` if there is none.
+        """Loads the encoder, and its trained masked-language-model head; `None` if there is none.
 
         Raises:
             BadInputError: as `encoder`.
@@ -175,7 +182,7 @@ class Preset(PresetFiles):
         return found == kind.__name__
 
     def _load(self, kind: Any, **options: Any) -> Any:
-        """`kind.from_preset`, with all checks, and with errors that name the preset."""
+        """Calls `kind.from_preset`, with all checks, and with errors that name the preset."""
         is_model = not issubclass(kind, keras_hub.models.Tokenizer)
         try:
             if is_model:
@@ -204,7 +211,7 @@ class Preset(PresetFiles):
 
 
 def _first_line(error: Exception) -> str:
-    """The cause, out of the long message that Keras writes."""
+    """Returns the cause from the long message that Keras writes."""
     text = str(error).rpartition("Exception encountered: ")[2] or type(error).__name__
     return text.splitlines()[0]
 

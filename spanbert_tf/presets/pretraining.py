@@ -26,8 +26,14 @@ from spanbert_tf.presets.writing import write_preset
 
 # Settings of an encoder that may differ from those with which its weights were trained.
 _FREE = {
-    *("name", "trainable", "dtype", "dropout", "attention_dropout"),
-    *("lora_rank", "lora_alpha", "lora_targets"),
+    "name",
+    "trainable",
+    "dtype",
+    "dropout",
+    "attention_dropout",
+    "lora_rank",
+    "lora_alpha",
+    "lora_targets",
 }
 
 
@@ -69,7 +75,7 @@ def add_heads(
     backbone: SpanBertBackbone,
     masked_lm_head: keras_hub.layers.MaskedLMHead | None,
 ) -> SpanBertPretrainer:
-    """A model with all pre-training heads of a preset, on its encoder.
+    """Loads a model with all pre-training heads of a preset, on its encoder.
 
     Args:
         preset: the preset.
@@ -106,7 +112,7 @@ def load_preset_into(
     if not isinstance(backbone, SpanBertBackbone):
         raise BadInputError(
             f"{preset}: no preset of a SpanBertBackbone but of a {type(backbone).__name__}; "
-            "`spanbert-tf convert --from keras` makes one of it"
+            "convert it with `spanbert-tf convert --from keras`"
         )
     _check_settings(preset, backbone, pretrainer.backbone)
     assign_rows(pretrainer.backbone, backbone)

@@ -132,7 +132,9 @@ Intended use, limits, and the licence of the text that it was trained on: fill i
 
 
 def published_name(path: str) -> str:
-    """What a card tells of a directory: its name, and none of the folders above, which are private.
+    """Returns the name of a directory for a model card.
+
+    It leaves out the parent folders, which may be private.
 
     Args:
         path: path of a directory or a file, or a name of KerasHub's such as `hf://…`, which stays.
@@ -141,7 +143,7 @@ def published_name(path: str) -> str:
 
 
 def _pooler(backbone: keras_hub.models.Backbone) -> dict[str, str]:
-    """What there is to say of the pooler: that nothing has trained it."""
+    """Returns a row of the card if the pooler was never trained."""
     if was_trained(backbone.pooled_dense.bias):
         return {}
     return {
@@ -151,7 +153,7 @@ def _pooler(backbone: keras_hub.models.Backbone) -> dict[str, str]:
 
 
 def _count_saved(backbone: keras_hub.models.Backbone) -> int:
-    """Parameters in the file."""
+    """Counts the parameters in the file."""
     return sum(math.prod(weight.shape) for weight in backbone.weights)
 
 

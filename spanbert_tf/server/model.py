@@ -55,11 +55,6 @@ class Model:
             self.description.vocabulary, self.description.text_rules
         )
 
-    @property
-    def signature_names(self) -> list[str]:
-        """The names of the signatures that a client may ask for."""
-        return list(self._functions)
-
     def input_specs(self, signature: str) -> Mapping[str, tf.TensorSpec]:
         """Returns name → spec of the inputs of a signature.
 

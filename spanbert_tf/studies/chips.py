@@ -197,7 +197,7 @@ def _require(name: str, module: str, what: str, extra: str) -> None:
     if found is None:
         raise ConfigurationError(
             f"--device {name}: {module.rpartition('.')[2]}, {what}, is not installed: "
-            f"pip install -e '.[{extra}]'"
+            f"pip install 'spanbert_tf[{extra}]'"
         )
 
 
@@ -205,5 +205,5 @@ def _unusable(name: str, package: str, extra: str, error: Exception) -> Configur
     versions = [f"{each} {importlib.metadata.version(each)}" for each in (package, "jax")]
     return ConfigurationError(
         f"--device {name}: {' and '.join(versions)} do not go together, or another process uses "
-        f"it ({reason(error)}); pip install -e '.[{extra}]' installs what fits"
+        f"it ({reason(error)}); pip install 'spanbert_tf[{extra}]' installs what fits"
     )

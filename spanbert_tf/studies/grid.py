@@ -7,7 +7,7 @@ import keras
 import rich.table
 
 from spanbert_tf.config import FinetuningConfig
-from spanbert_tf.config.run import PRESET
+from spanbert_tf.config.run import PRESET, check_equal_parts
 from spanbert_tf.console import DataConsole
 from spanbert_tf.errors import ConfigurationError
 from spanbert_tf.files.paths import check_resumable
@@ -62,11 +62,13 @@ def run_grid(
     task = load_task(config.task)
     training_records = open_records(data, task)
     validation_records = open_records(validation_data, task)
-    parts = config.training.accumulation_steps
-    if odd := [size for size in config.grid.batch_sizes if size % parts]:
-        raise ConfigurationError(
-            f"grid.batch_sizes: {odd[0]} rows cannot be cut into training.accumulation_steps "
-            f"({parts}) equal parts; change one of them"
+    for size in config.grid.batch_sizes:
+        check_equal_parts(
+            "grid.batch_sizes",
+            size,
+            num_devices=1,
+            accumulation_steps=config.training.accumulation_steps,
+            advice="change one of them",
         )
     chosen_by = best_evaluation(task, config, validation_records)
     results: dict[str, dict[str, float]] = {}

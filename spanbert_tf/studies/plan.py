@@ -7,6 +7,7 @@ import math
 from typing import Any, NamedTuple
 
 from spanbert_tf.config import PretrainingConfig, load_config
+from spanbert_tf.config.run import check_equal_parts
 from spanbert_tf.errors import ConfigurationError
 from spanbert_tf.studies.chips import Machine, machine_of
 from spanbert_tf.studies.compiled_step import (
@@ -110,13 +111,13 @@ def configured(
     """
     training = config.training
     rows = rows or training.batch_size
-    parts = len(machine.devices) * training.accumulation_steps
-    if rows % parts:
-        raise ConfigurationError(
-            f"--device {machine.name}: {rows:,} rows cannot be shared equally by "
-            f"{len(machine.devices)} chips in {training.accumulation_steps} micro-batches each; "
-            f"try --rows {-(-rows // parts) * parts}"
-        )
+    check_equal_parts(
+        f"--device {machine.name}",
+        rows,
+        num_devices=len(machine.devices),
+        accumulation_steps=training.accumulation_steps,
+        advice="try --rows {next}",
+    )
     wanted: str = training.precision
     if wanted == "auto":
         wanted = machine.chip.precision

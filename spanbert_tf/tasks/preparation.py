@@ -2,7 +2,6 @@
 
 import abc
 import collections
-import json
 import os
 import time
 from collections.abc import Iterable, Iterator, Mapping, Sequence
@@ -11,7 +10,7 @@ from typing import Any, ClassVar, Generic, NamedTuple
 import numpy as np
 
 from spanbert_tf.conversion.converted_presets import converted_preset
-from spanbert_tf.data.manifest import VOCABULARY_FILE, token_id_dtype, vocabulary_hash
+from spanbert_tf.data.manifest import VOCABULARY_FILE, as_yaml, token_id_dtype, vocabulary_hash
 from spanbert_tf.data.records import ROW_TOKEN_IDS, Info, TaskManifest
 from spanbert_tf.data.tfrecords import (
     lengths_path,
@@ -191,13 +190,8 @@ def _next_commands(manifest: TaskManifest, output: str, preset: str) -> Iterator
         differing = manifest.differing(load_task_config(name).data.model_dump())
         if differing:
             command.append("--set")
-            command += [f"data.{key}={_as_yaml(value)}" for key, value in differing.items()]
+            command += [f"data.{key}={as_yaml(value)}" for key, value in differing.items()]
     yield [*command, "--preset", preset, "--data", output, "--output", "run"]
-
-
-def _as_yaml(value: object) -> str:
-    """Returns a value as the option `--set` takes it."""
-    return value if isinstance(value, str) else json.dumps(value)
 
 
 def _write_files(

@@ -345,7 +345,7 @@ def test_a_preset_or_a_vocabulary_is_given(command, options, message, tmp_path, 
         (
             "tokenizer.json",
             '{"class_name": "BertTokenizer", "config": {"lowercase": true}}',
-            "`spanbert-tf convert --from keras --to keras {preset} PRESET` makes one of it",
+            "convert it with `spanbert-tf convert --from keras --to keras {preset} PRESET`",
         ),
         ("assets/tokenizer/vocabulary.txt", "a\n", "lacks [PAD]"),
     ],

@@ -1,7 +1,9 @@
-"""The operations of a transformer layer, in the fastest implementation for the backend of Keras.
+"""Chooses the fastest implementation of operations for the backend of Keras.
 
-The modules `tensorflow`, `jax` and `plain` have the same functions, which `plain` documents. Only
-this module asks for the backend. mypy reads the types of the first module.
+The operations are those of a transformer layer, the logits and losses of a vocabulary, and zeros
+for weights that will be loaded. The modules `tensorflow`, `jax` and `plain` have the same
+functions, which `plain` documents; they do not ask for the backend. mypy reads the types of the
+first module.
 """
 
 import keras

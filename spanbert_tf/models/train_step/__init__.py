@@ -1,6 +1,7 @@
-"""The training step on the backend of Keras, which only this module asks for.
+"""Chooses the training step for the backend of Keras.
 
-The modules `tensorflow`, `jax` and `plain` define the same names. mypy reads the types of the first
+The other modules of this folder do not ask for the backend; `tensorflow`, `jax` and `plain` define
+the same names. mypy reads the types of the first
 one.
 """
 
@@ -14,6 +15,7 @@ else:
     from spanbert_tf.models.train_step import plain as backend  # type: ignore[no-redef]
 
 TrainStep = backend.TrainStep
+takes_any_width = backend.takes_any_width
 traced_once = backend.traced_once
 wait_until_computed = backend.wait_until_computed
 with_model = backend.with_model

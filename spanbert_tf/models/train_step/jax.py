@@ -30,7 +30,8 @@ class TrainStep(MixinBase):
     """
 
     _accumulation_steps = 1
-    _without_gradient: frozenset[int] = frozenset()  # ids of the variables that are frozen
+    _frozen: frozenset[int] = frozenset()  # ids of the variables that are frozen
+    left_out_of_training: frozenset[int] = frozenset()  # Keras trains what it began to train
     seconds_waited = 0.0  # that steps have waited for their batches
 
     def compile(
@@ -67,8 +68,12 @@ class TrainStep(MixinBase):
         """
         if variables and self._objective_metrics is None:
             raise ValueError("on JAX a model that was compiled with a loss trains all variables")
-        self._without_gradient = frozenset(id(variable) for variable in variables)
+        self._frozen = frozenset(id(variable) for variable in variables)
         self.train_function = None
+
+    def is_frozen(self, variable: keras.Variable) -> bool:
+        """Whether `freeze` has frozen a variable."""
+        return id(variable) in self._frozen
 
     def fetch_state(self) -> None:
         """Assigns the values that the last step computed to the variables."""
@@ -104,7 +109,7 @@ class TrainStep(MixinBase):
         batch = keras.utils.unpack_x_y_sample_weight(data)
         gradients, non_trainable, found = self._gradients(state, batch)
         gradients = [
-            None if id(variable) in self._without_gradient else gradient
+            None if self.is_frozen(variable) else gradient
             for variable, gradient in zip(self.trainable_variables, gradients, strict=True)
         ]
         trainable, optimizer_values = self.optimizer.stateless_apply(
@@ -197,6 +202,11 @@ def _join(found: BatchLoss) -> BatchLoss:
         sums=jax.tree.map(lambda values: jnp.sum(values, axis=0), found.sums),
         further_loss=jax.tree.map(jnp.mean, found.further_loss),
     )
+
+
+def takes_any_width(model: keras.Model) -> bool:
+    """Returns `False`: XLA compiles a step for each width."""
+    return False
 
 
 def wait_until_computed(results: object) -> None:

@@ -4,6 +4,8 @@ import functools
 from collections.abc import Callable
 from typing import Any
 
+import keras
+
 with_model = functools.partial
 
 
@@ -11,6 +13,16 @@ class TrainStep:
     """Keras' own step, whose time is not measured."""
 
     seconds_waited = 0.0
+    left_out_of_training: frozenset[int] = frozenset()
+
+    def is_frozen(self, variable: keras.Variable) -> bool:
+        """Returns `False`: this step freezes no variables."""
+        return False
+
+
+def takes_any_width(model: keras.Model) -> bool:
+    """Returns `False`: rows have their full length."""
+    return False
 
 
 def wait_until_computed(results: object) -> None:

@@ -35,6 +35,7 @@ class TrainStep(MixinBase):
     """
 
     _accumulation_steps = 1
+    _frozen: frozenset[int] = frozenset()  # ids of the variables that are frozen
     _compiles_replicas = False
     _compiled_forward_and_backward: Callable[..., tuple] | None = None
 
@@ -77,13 +78,22 @@ class TrainStep(MixinBase):
         Args:
             variables: the variables to freeze; an empty sequence unfreezes all.
         """
-        self._frozen = frozenset[int]()
+        self._frozen = frozenset()
         # Build it before variables are frozen, so that it has state for all of them.
         self._build_optimizer()
         self._frozen = frozenset(id(variable) for variable in variables)
         # Existing graphs train the previous variables.
         self._compile_forward_and_backward()
         self.train_function = None
+
+    def is_frozen(self, variable: keras.Variable) -> bool:
+        """Whether `freeze` has frozen a variable."""
+        return id(variable) in self._frozen
+
+    @property
+    def left_out_of_training(self) -> frozenset[int]:
+        """The ids of variables that are not among `trainable_variables`: the frozen ones."""
+        return self._frozen
 
     def fetch_state(self) -> None:
         """Does nothing: on TensorFlow the variables always have the values of the last step."""
@@ -228,10 +238,10 @@ class _StepLoop:
 
     - The graphs of a single step and of a loop of steps. Whether there is a loop is decided in the
       constructor.
-    - The graph of the step of a batch, which both call. On a single device it is inlined: another
-      function would be another graph of all variables, where TensorFlow merges other factors and so
-      rounds differently. With replicas it is a function, since their threads would otherwise not
-      wait for the batch. With XLA it is the function that XLA compiles.
+    - The graph of the step of a batch, which both call. On a single device it is inlined. As a
+      separate function it would be optimized as a separate graph, with other merged factors and so
+      other rounding. With replicas it is a function, since their threads would otherwise not wait
+      for the batch. With XLA it is the function that XLA compiles.
 
     Args:
         model: a compiled model.
@@ -317,6 +327,12 @@ class _StepLoop:
             self._step_function(batch)  # its results, of one replica only, are not used
 
         self._model.distribute_strategy.run(run_on_replica, args=(batch,))
+
+
+def takes_any_width(model: keras.Model) -> bool:
+    """Whether batches of a model may have several widths; XLA would compile a step for each."""
+    compiles = model.jit_compile or (isinstance(model, TrainStep) and model._compiles_replicas)
+    return not compiles and not isinstance(model.distribute_strategy, tf.distribute.TPUStrategy)
 
 
 def _now() -> tf.Tensor:

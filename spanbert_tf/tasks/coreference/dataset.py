@@ -12,8 +12,8 @@ import tensorflow as tf
 from spanbert_tf.data.batches import LengthBatches, row_batches
 from spanbert_tf.data.documents import pack_documents
 from spanbert_tf.data.examples import Stored, read_example
+from spanbert_tf.data.parsing import parse_examples
 from spanbert_tf.data.records import ROW_TOKEN_IDS, Records
-from spanbert_tf.data.rows import parse_examples
 from spanbert_tf.masking.random_bits import Purpose, high_fraction, random_bits, scale
 from spanbert_tf.tasks.coreference.records import (
     GENRE,

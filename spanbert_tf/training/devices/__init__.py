@@ -11,6 +11,7 @@ import keras
 import tensorflow as tf
 
 from spanbert_tf.config import FinetuningTrainingConfig, TrainingConfig
+from spanbert_tf.config.run import check_equal_parts
 from spanbert_tf.errors import ConfigurationError, MismatchError
 from spanbert_tf.terminal import print_line
 from spanbert_tf.training.cluster import Cluster
@@ -144,15 +145,14 @@ def make_strategy(
             "training.strategy=mirrored"
         )
     strategy = backend.make_strategy(training, num_devices)
-    num_replicas = _num_replicas(strategy)
-    parts = num_replicas * training.accumulation_steps
-    if training.batch_size % parts:
-        raise ConfigurationError(
-            f"training.batch_size: {training.batch_size} rows cannot be shared equally by "
-            f"{num_replicas} devices in {training.accumulation_steps} "
-            f"micro-batches each; change it to a multiple of {parts}, or training.strategy or "
-            "training.accumulation_steps"
-        )
+    check_equal_parts(
+        "training.batch_size",
+        training.batch_size,
+        num_devices=_num_replicas(strategy),
+        accumulation_steps=training.accumulation_steps,
+        advice="change it to a multiple of {parts}, or training.strategy or "
+        "training.accumulation_steps",
+    )
     return strategy
 
 
@@ -174,6 +174,7 @@ def unused_card(device_file: str) -> str | None:
     library = backend.LIBRARY
     return (
         f"{device_file}: there is a GPU that {library} does not list, so the processor computes; "
-        f"stop, `pip install -e '.[{backend.GPU_EXTRA}]'` for the libraries that it needs, and "
-        f"start again (where they are installed, `spanbert-tf --debug` shows what {library} lacks)"
+        f"stop, `pip install 'spanbert_tf[{backend.GPU_EXTRA}]'` for the libraries that it needs, "
+        "and start again (where they are installed, `spanbert-tf --debug` shows what "
+        f"{library} lacks)"
     )

@@ -1,8 +1,9 @@
-"""The operations of an update on the backend of Keras, which only this module asks for.
+"""Chooses the operations of an update for the backend of Keras.
 
-Both modules have the same functions. On TensorFlow each replica has its own variables, which are
-updated in place, and its own gradients, which must be added up. On other backends a variable is one
-array on all devices. mypy reads the types of the first module.
+The other modules of this folder do not ask for the backend. Both have the same functions. On
+TensorFlow each replica has its own variables, which are updated in place, and its own gradients,
+which must be added up. On other backends a variable is one array on all devices. mypy reads the
+types of the first module.
 """
 
 import keras

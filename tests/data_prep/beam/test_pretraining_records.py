@@ -480,7 +480,7 @@ def test_a_scheduler_that_is_not_there(corpus, letters_vocabulary, tmp_path, cap
 def test_the_extra_of_a_runner_is_named(monkeypatch):
     monkeypatch.setitem(sys.modules, "apache_beam.runners.dask.dask_runner", None)
     with pytest.raises(
-        ConfigurationError, match=r"^--runner dask: .*; pip install -e '.\[dask\]'$"
+        ConfigurationError, match=r"^--runner dask: .*; pip install 'spanbert_tf\[dask\]'$"
     ):
         runner_options(["--runner=dask"])
 

@@ -5,7 +5,8 @@ import pytest
 import tensorflow as tf
 
 from spanbert_tf.data.manifest import token_id_dtype
-from spanbert_tf.data.rows import ParsedRecords, decode_unsigned, pack_rows, pack_spans
+from spanbert_tf.data.parsing import decode_unsigned
+from spanbert_tf.data.rows import ParsedRecords, pack_rows, pack_spans
 from spanbert_tf.text.vocabulary import SpecialTokenIds
 
 

@@ -85,7 +85,7 @@ KINDS = {
     ),
     "roberta": (
         {"config.json": HUGGING_FACE | {"model_type": "roberta"}},
-        *("", "is a roberta model of Hugging Face", "BERT's alone can be converted"),
+        *("", "is a roberta model of Hugging Face", "only BERT models can be converted"),
     ),
     "no config": (
         {"model.safetensors": ""},
@@ -249,7 +249,7 @@ def test_every_command_says_the_same(tmp_path, capsys, arguments):
         (
             {"text_classification_info.json": {}},
             "holds records of text classification, not records of named entities; `spanbert-tf "
-            "finetune` reads them with a configuration of text_classification, or write such with "
+            "finetune` reads them with a configuration of text_classification, or write them with "
             "`spanbert-tf prepare named_entities`",
         ),
         (
@@ -258,11 +258,11 @@ def test_every_command_says_the_same(tmp_path, capsys, arguments):
             "reads them, or ",
         ),
         ({"config.yaml": "", "named_entities_info.json": {}}, "is the directory of a run that"),
-        ({"config.json": PRESET}, "is a preset, not records of named entities; write such"),
+        ({"config.json": PRESET}, "is a preset, not records of named entities; write them"),
         ({"train.txt": ""}, "holds no records of named entities (named_entities_info.json is miss"),
         (
             {"train.txt": "ann B-PER"},
-            "is a folder of text, not records of named entities; write such with `spanbert-tf "
+            "is a folder of text, not records of named entities; write them with `spanbert-tf "
             "prepare named_entities --preset PRESET --input {path}/train.txt --output RECORDS` ",
         ),
     ],
@@ -300,8 +300,8 @@ def test_a_file_in_place_of_records_is_named(is_pipe, tmp_path, capsys):
 def test_a_name_of_the_hub_leads_to_its_download(tmp_path, name, monkeypatch):
     monkeypatch.chdir(tmp_path)
     steps = (
-        f"`hf download {name} --local-dir bert-base-cased`, then `spanbert-tf convert --from "
-        "huggingface --to keras bert-base-cased PRESET`"
+        f"`hf download {name} --local-dir bert-base-cased`, then convert it with `spanbert-tf "
+        "convert --from huggingface --to keras bert-base-cased PRESET`"
     )
     for use in (
         load_vocabulary_of_preset,
@@ -331,7 +331,7 @@ def test_masked_records_are_named_for_records_and_for_text(tmp_path):
     with pytest.raises(BadInputError) as error:
         refuse_other_records(str(tmp_path), "pretraining")
     assert str(error.value) == (
-        f"{tmp_path}: is a directory with {MASKED}, not pre-training records; write such with "
+        f"{tmp_path}: is a directory with {MASKED}, not pre-training records; write them with "
         "`spanbert-tf prepare pretraining`"
     )
     path = str(tmp_path / "wiki.tfrecord")

@@ -344,7 +344,7 @@ def test_a_card_that_tensorflow_does_not_list_is_told_before_the_first_step(
 ):
     lines = straight_run_and_output[1].splitlines()
     (number,) = (n for n, line in enumerate(lines) if "nvidia0: there is a GPU" in line)
-    assert "pip install -e '.[cuda]'" in lines[number]
+    assert "pip install 'spanbert_tf[cuda]'" in lines[number]
     assert number < next(n for n, line in enumerate(lines) if line.startswith("step "))
     card = tmp_path / "nvidia0"
     assert unused_card(str(card)) is None  # no card

@@ -141,7 +141,7 @@ def test_devices_that_are_not_there_are_one_line(platforms, command, tmp_path, m
 
 def test_what_devices_cannot_share_and_what_is_tensorflows_alone_is_refused(command, tmp_path):
     said = {
-        "training.strategy=mirrored": "training.batch_size: 4 rows cannot be shared equally by 3",
+        "training.strategy=mirrored": "training.batch_size: 4 rows cannot be cut into 3 equal",
         "training.strategy=tpu": "training.strategy: tpu is TensorFlow's; on JAX set mirrored",
         "optimizer.all_reduce_dtype=bfloat16": "bfloat16: needs TensorFlow; on JAX, XLA adds",
     }

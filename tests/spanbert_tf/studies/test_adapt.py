@@ -134,7 +134,7 @@ def test_the_commands_of_the_page_run(folder, capsys):
         ("--task-prepare glue", "is not TASK=COMMAND"),
         ("--task-data rte=topics --task-prepare cola=glue", "cola: belongs to no --task-data"),
         ("--input nowhere-3", "nowhere-3"),
-        ("--preset t5", "t5: is a t5 model of Hugging Face, no preset; BERT's alone can be"),
+        ("--preset t5", "t5: is a t5 model of Hugging Face, no preset; only BERT models"),
     ],
 )
 def test_mistakes_are_told_before_anything_is_written(options, message, folder, capsys):

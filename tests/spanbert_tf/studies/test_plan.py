@@ -54,8 +54,14 @@ def test_a_planned_batch_is_that_of_the_data_set(
         ("v5e", "as v5e:2x4"),
         ("v5e:0x4", "is not known"),
         ("h100:2x4", "cards are counted: h100:8"),
-        ("v5e:2x4", "libtpu, the compiler of TPUs, is not installed: pip install -e '.[tpu]'"),
-        ("h100:8", "the compiler of NVIDIA's cards, is not installed: pip install -e '.[plan]'"),
+        (
+            "v5e:2x4",
+            "the compiler of TPUs, is not installed: pip install 'spanbert_tf[tpu]'",
+        ),
+        (
+            "h100:8",
+            "of NVIDIA's cards, is not installed: pip install 'spanbert_tf[plan]'",
+        ),
     ],
 )
 def test_what_cannot_be_compiled_for_is_one_line(device, said, monkeypatch):
@@ -182,7 +188,8 @@ def test_cards_that_are_not_here_are_described_to_attention(fuses):
 def test_rows_that_chips_cannot_share_are_refused():
     machine = Machine("v5e:2x4", CHIPS["v5e"], tuple(range(8)))
     config = load_config("spanbert_base", ["training.accumulation_steps=2"])
-    with pytest.raises(ConfigurationError, match=r"100 rows cannot .* 8 chips .* --rows 112"):
+    words = r"100 rows cannot .* 16 equal parts .devices: 8, .* --rows 112"
+    with pytest.raises(ConfigurationError, match=words):
         configured(config, machine, 100, config)
     found = configured(config, machine, 112, config).training
     assert (found.batch_size, found.precision) == (112, "mixed_bfloat16")
