@@ -1,6 +1,6 @@
 """Configurations of fine-tuning, `configs/finetune/*.yaml`; `base: NAME` as in pre-training.
 
-`task: NAME` says what is learned. The sections `optimizer`, `training` and `grid` are the same for
+`task: NAME` names the task. The sections `optimizer`, `training` and `grid` are the same for
 all tasks; `data` and `prediction` are the task's own.
 """
 
@@ -26,14 +26,14 @@ from spanbert_tf.validation import (
 
 
 class TaskLayersConfig(Section):
-    """Other values for the task's own layers, which begin untrained; null: as the encoder's.
+    """Other values for the task's own layers, which begin untrained; null: the encoder's value.
 
     Attributes:
         learning_rate: peak of their schedule.
         warmup_fraction: share of the steps until the peak.
-        weight_decay: decoupled, on kernels and embeddings.
+        weight_decay: decoupled weight decay of kernels and embeddings.
         epsilon: added to the root of the second moment.
-        global_clipnorm: limit of the norm of their gradients alone; null: one limit for all.
+        global_clipnorm: limit of the norm of only their gradients; null: one limit for all.
     """
 
     learning_rate: Positive | None = None
@@ -48,15 +48,16 @@ class FinetuningOptimizerConfig(AdamWConfig):
 
     Attributes:
         learning_rate: peak of the schedule.
-        weight_decay: decoupled, on kernels and embeddings.
+        weight_decay: decoupled weight decay of kernels and embeddings.
         warmup_fraction: share of the steps until the peak.
-        layer_decay: factor of the learning rate from each layer to the one below; 1: no decay.
-        frozen_layers: transformer layers that stay as they are, from the first, and below them
-            the embeddings; 0: all is trained.
-        task_layers: what is different for the task's own layers.
-        lora_rank: rank of low-rank adapters of queries and values (Hu et al., 2021), trained in
-            place of the encoder, beside a pooler that the task reads and nothing has trained;
-            null: no adapters.
+        layer_decay: factor of the learning rate from each layer to the layer below; 1: the same
+            rate for all layers.
+        frozen_layers: number of transformer layers, from the first, that are not trained; the
+            embeddings are then not trained either. 0: everything is trained.
+        task_layers: other values for the task's own layers.
+        lora_rank: rank of low-rank adapters of queries and values (Hu et al., 2021), which are
+            trained instead of the encoder. A pooler that the task reads is trained as well, if it
+            never was. null: no adapters.
     """
 
     learning_rate: Positive = 2e-5
@@ -72,14 +73,17 @@ class FinetuningTrainingConfig(RunConfig):
     """The course of a fine-tuning run.
 
     Attributes:
-        random_weights: begin with new weights of the preset's shape, to see what its own are worth.
-        epochs: passes over all rows; 0: the model stays as it was built.
-        max_steps: steps of the run, and of its schedule, in place of `epochs`; null: `epochs` says.
-        evaluations_per_epoch: evaluations on the validation data; 0: only at the end of the run.
-        min_steps_between_evaluations: on few rows there are fewer evaluations than that, at least
-            so many steps apart; after the last step there is one all the same.
-        early_stopping_patience: the run stops after so many evaluations in a row without a better
-            one; null: it goes on.
+        random_weights: whether to begin with new weights in the preset's shape, to measure what its
+            weights contribute.
+        epochs: passes over all rows; 0: the model is not trained.
+        max_steps: number of steps of the run and of its schedule, instead of `epochs`; null:
+            `epochs` decides.
+        evaluations_per_epoch: number of evaluations on the validation data in an epoch; 0: only one
+            at the end of the run.
+        min_steps_between_evaluations: least number of steps between two evaluations, so that there
+            are fewer of them on few rows. There is always one after the last step.
+        early_stopping_patience: the run stops after this number of evaluations in a row without a
+            better one; null: it does not stop early.
     """
 
     random_weights: bool = False
@@ -91,12 +95,12 @@ class FinetuningTrainingConfig(RunConfig):
 
 
 class GridConfig(Section):
-    """What `finetune --grid` tries, in all combinations (SpanBERT, appendix B).
+    """The values that `finetune --grid` tries, in all combinations (SpanBERT, appendix B).
 
     Attributes:
         learning_rates: values for `optimizer.learning_rate`.
         batch_sizes: values for `training.batch_size`.
-        epochs: values for `training.epochs`; empty: that one alone.
+        epochs: values for `training.epochs`; empty: only the configured value.
     """
 
     learning_rates: Annotated[list[Positive], Field(min_length=1)] = Field(
@@ -107,11 +111,11 @@ class GridConfig(Section):
 
 
 class RowsConfig(Section):
-    """What the records of any task must be; records that are not are refused.
+    """Requirements on the records of any task; other records are refused.
 
     Attributes:
-        sequence_length: positions of a row at most (SpanBERT, appendix B: 512).
-        segment_aware: whether rows hold SegaBERT's positions, for an encoder that reads them.
+        sequence_length: largest number of positions of a row (SpanBERT, appendix B: 512).
+        segment_aware: whether rows have SegaBERT's positions, for an encoder that reads them.
     """
 
     sequence_length: PositiveInt = 512
@@ -124,7 +128,7 @@ class RowsConfig(Section):
 
 
 class PredictionConfig(Section):
-    """How any task predicts.
+    """Settings of the predictions of any task.
 
     Attributes:
         batch_size: rows of a batch.
@@ -137,12 +141,12 @@ class FinetuningConfig(Configuration):
     """A fine-tuning run; each task derives a class with its name and further sections.
 
     Attributes:
-        task: what is learned.
-        optimizer: how it is learned.
-        training: how long, and what is kept.
-        data: what the task's records must be.
-        prediction: how the task predicts.
-        grid: what `finetune --grid` tries.
+        task: name of the task.
+        optimizer: the optimizer and its schedule.
+        training: the course of the run.
+        data: requirements on the records.
+        prediction: settings of the predictions.
+        grid: the values that `finetune --grid` tries.
     """
 
     task: str = ""

@@ -34,15 +34,15 @@ class ModelConfig(Section):
 
     Attributes:
         num_layers: transformer layers.
-        num_heads: attention heads; must divide `hidden_dim`.
+        num_heads: attention heads; their number must divide `hidden_dim`.
         hidden_dim: width of the token representations.
         intermediate_dim: width of the feed-forward layers.
-        dropout: rate on all layers (SpanBERT 4.2: 0.1).
-        attention_dropout: rate on attention's weights; null: as `dropout` (4.2). 0 lets attention
-            run as one fused operation on accelerators.
-        max_sequence_length: the longest row in pre-training, and the number of rows of the table of
-            places in the row. A task's rows may be longer if the encoder has no such table.
-        layer_norm_epsilon: BERT's TensorFlow code has 1e-12.
+        dropout: dropout rate of all layers (SpanBERT 4.2: 0.1).
+        attention_dropout: dropout rate of the attention weights; null: the value of `dropout`
+            (4.2). With 0, attention is one fused operation on accelerators.
+        max_sequence_length: length of the longest row in pre-training, and of the table of absolute
+            positions. Rows of a task may be longer if the encoder has no such table.
+        layer_norm_epsilon: epsilon of layer normalization (1e-12 in BERT's TensorFlow code).
         position_embeddings: which positions are embedded: the place in the row (BERT); paragraph,
             sentence and token instead (SegaBERT 2), with BERT's segments beside them (the code of
             its authors) or without; or paragraph and sentence as well (SegaBERT 3.3).
@@ -50,8 +50,8 @@ class ModelConfig(Section):
         num_sentences: rows of the table of sentences in a paragraph (100).
         max_sentence_length: rows of the table of tokens in a sentence (256; the released command
             has 512).
-        from_preset: whether the keys of this section that are not set are those of
-            `--initial-preset`, and with them the sizes of the span boundary head that it has.
+        from_preset: whether keys of this section that are not set take the values of
+            `--initial-preset`; so do the sizes of its span boundary head, if it has one.
     """
 
     num_layers: PositiveInt = 12
@@ -79,14 +79,14 @@ class ModelConfig(Section):
 
 
 class ObjectivesConfig(Section):
-    """What is learned besides the masked-language model.
+    """The objectives besides the masked-language model.
 
     Attributes:
-        span_boundary: the span boundary objective (SpanBERT 3.2).
+        span_boundary: whether to train the span boundary objective (SpanBERT 3.2).
         span_position_dim: width of its position embeddings (4.2: 200).
-        next_sentence: next sentence prediction (BERT), for records of pairs.
-        output_bias: what the output biases of new heads begin with: `zeros` (BERT), or `unigrams`,
-            the logarithms of the tokens' shares of the training text, one added to each count.
+        next_sentence: whether to train next sentence prediction (BERT), for records of pairs.
+        output_bias: initial output biases of new heads: `zeros` (BERT), or `unigrams`, the
+            logarithms of the tokens' shares in the training text, with 1 added to each count.
     """
 
     span_boundary: bool = True
@@ -100,11 +100,12 @@ class OptimizerConfig(AdamWConfig):
 
     Attributes:
         learning_rate: peak of the schedule.
-        weight_decay: decoupled, on kernels and embeddings (the released command has 0.01).
+        weight_decay: decoupled weight decay of kernels and embeddings (the released command has
+            0.01).
         warmup_steps: steps until the peak; the decay ends at `training.schedule_steps`.
-        encoder_learning_rate: peak for the encoder alone; null: as `learning_rate`.
-        layer_decay: factor of the learning rate from each layer of the encoder to the one below;
-            1: no decay.
+        encoder_learning_rate: peak for the encoder only; null: the value of `learning_rate`.
+        layer_decay: factor of the learning rate from each layer of the encoder to the layer below;
+            1: the same rate for all layers.
     """
 
     learning_rate: Positive = 1e-4
@@ -119,18 +120,18 @@ class TrainingConfig(RunConfig):
 
     Attributes:
         batch_by_length: whether a batch has rows of similar length, padded to one of at most 8
-            widths. It then has about as many positions as `batch_size` rows of
-            `data.sequence_length`, and so more rows. For records of short documents. A batch whose
-            rows `accumulation_steps` does not divide has more micro-batches than these.
-        steps: the run stops after this many.
+            widths. A batch then has about as many positions as `batch_size` rows of
+            `data.sequence_length`, and so more rows. This is for records of short documents. If
+            `accumulation_steps` does not divide the rows of a batch, it has more micro-batches.
+        steps: number of steps of the run.
         schedule_steps: steps of the whole schedule of the learning rate (SpanBERT 4.2: 2.4 M), and
             of `masking.rate` if it has two values.
-        head_steps: first steps, in which the heads are trained alone and the encoder stays as it
-            is; it then warms up from there, and joins the schedule.
+        head_steps: number of first steps that train only the heads. The encoder's learning rate
+            then warms up, and joins the schedule.
         initial_encoder_share: weight of the initial encoder in the preset: share · initial +
             (1 - share) · trained. It needs `--initial-preset`.
         evaluate_every: steps between evaluations on held-out records.
-        evaluate_batches: batches of an evaluation; null: all held-out records.
+        evaluate_batches: number of batches of an evaluation; null: all held-out records.
     """
 
     batch_size: PositiveInt = 256
@@ -148,13 +149,13 @@ class TrainingConfig(RunConfig):
 
 
 class DataConfig(Section):
-    """What the records must be; records that are not are refused.
+    """Requirements on the records; other records are refused.
 
     Attributes:
-        sequence_length: positions of a packed row, special tokens included (SpanBERT 4.2: 512).
-        sequences: one block a row, or two with [SEP] between.
-        vocabulary_size: entries of the records' vocabulary; null: any. The model takes its size
-            from the records.
+        sequence_length: positions of a packed row, with special tokens (SpanBERT 4.2: 512).
+        sequences: `single`: one block in a row; `pair`: two blocks with [SEP] between them.
+        vocabulary_size: number of entries of the records' vocabulary; null: any number. The model
+            takes its size from the records.
     """
 
     sequence_length: Annotated[int, Field(ge=_SHORTEST_ROW)] = 512
@@ -167,11 +168,11 @@ class PretrainingConfig(Configuration):
 
     Attributes:
         model: the encoder.
-        masking: what is masked.
-        objectives: what is learned.
-        optimizer: how it is learned.
-        training: how long, and what is kept.
-        data: what the records must be.
+        masking: the masking of tokens.
+        objectives: the objectives besides the masked-language model.
+        optimizer: the optimizer and its schedule.
+        training: the course of the run.
+        data: requirements on the records.
     """
 
     model: ModelConfig = ModelConfig()

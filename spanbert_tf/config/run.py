@@ -1,4 +1,4 @@
-"""What the course of any training run is made of, pre-training or fine-tuning."""
+"""The settings of all training runs, pre-training and fine-tuning."""
 
 import math
 import re
@@ -54,24 +54,24 @@ _Callback = Annotated[dict[str, dict[str, Any]], BeforeValidator(_with_arguments
 class AdamWConfig(Section):
     """AdamW with linear warm-up and linear decay to 0.
 
-    With `bias_correction: false`, `global_clipnorm: null` and `clipnorm: 1.0` it is BertAdam, with
-    which SpanBERT was fine-tuned; with `exclude_from_weight_decay: []` it decays as fairseq's Adam,
-    with which it was pre-trained.
+    SpanBERT was fine-tuned with BertAdam: `bias_correction: false`, `global_clipnorm: null` and
+    `clipnorm: 1.0`. It was pre-trained with fairseq's Adam, which decays all variables:
+    `exclude_from_weight_decay: []`.
 
     Attributes:
         learning_rate: peak of the schedule.
-        weight_decay: decoupled, on all variables but those excluded below.
+        weight_decay: decoupled weight decay of all variables except those excluded below.
         beta_1: decay of the first moment.
         beta_2: decay of the second moment.
         epsilon: added to the root of the second moment.
-        bias_correction: whether the moments, which begin at 0, are corrected for it.
+        bias_correction: whether to correct the moments for their initial value of 0.
         global_clipnorm: limit of the gradients' global norm; null: no limit.
-        clipnorm: limit of the norm of each variable's gradient by itself, in place of the global
-            one; null: no limit.
-        exclude_from_weight_decay: names of variables that are not decayed, of `bias` and
-            LayerNorm's `gamma` and `beta`.
-        all_reduce_dtype: type in which several devices add up their gradients: `bfloat16` sends
-            half as much and rounds to three digits; null: float32, that of the weights.
+        clipnorm: limit of the norm of each variable's gradient, instead of the global norm; null:
+            no limit.
+        exclude_from_weight_decay: names of variables without weight decay: `bias`, and LayerNorm's
+            `gamma` and `beta`.
+        all_reduce_dtype: type in which several devices add up their gradients. `bfloat16` sends
+            half as many bytes and rounds to three digits. null: float32, the type of the weights.
     """
 
     learning_rate: Positive
@@ -128,37 +128,39 @@ class RunConfig(Section):
     Attributes:
         seed: seed of new weights, dropout, the order of the records and the masks.
         batch_size: rows of a global batch, all devices together.
-        accumulation_steps: micro-batches that each device's rows of a batch are cut into, to save
-            memory; the result is the same.
+        accumulation_steps: number of micro-batches into which the rows of each device are cut, to
+            save memory; the result is the same.
         recompute: gradient checkpointing: `layers` stores only the inputs of each encoder layer and
             computes the rest again for the gradients: less memory, more time, the same result.
             `none` stores all.
         precision: `auto` is bfloat16 or float16 on a device that computes faster in it, and float32
-            elsewhere; decided when a run begins.
+            on others. It is decided when a run begins.
         strategy: `one_device`; `mirrored` over the devices of this machine; `multi_worker` over
             the machines that TF_CONFIG or Slurm names; `tpu`.
-        tpu: which TPU: `local`, that of this machine; by `--set` alone, a name or
+        tpu: the TPU: `local` for that of this machine. `--set` also takes a name or
             `grpc://HOST:PORT`.
         jit_compile: compile the step with XLA.
-        steps_per_execution: steps that run on the device without returning to Python, which sees
-            signals and the clock only then. It must divide `log_every`, `checkpoint_every_steps`
-            and `evaluate_every`.
-        deterministic: the same bits for the same run on a GPU, too; slower there.
+        steps_per_execution: number of steps that run on the device before Python sees signals and
+            the clock again. It must divide `log_every`, `checkpoint_every_steps` and
+            `evaluate_every`.
+        deterministic: whether the same run computes the same bits on a GPU, too; it is slower
+            there.
         log_every: steps between lines of `metrics.jsonl`.
-        callbacks: Keras callbacks that are called at each line of the log and at each evaluation:
-            `package.module:Class`, or `{package.module:Class: {argument: value}}` with arguments.
-            Only `--set` and the file of `--config` itself may name them, since their code runs.
+        callbacks: Keras callbacks, which are called at each line of the log and at each
+            evaluation: `package.module:Class`, or `{package.module:Class: {argument: value}}` with
+            arguments. Only `--set` and the file of `--config` itself may name them, since their
+            code runs.
         profile_steps: the first and the last step that TensorBoard's profiler shows; null: none.
             Whole executions are profiled.
-        checkpoint_every_minutes: time between checkpoints; null: none by the clock. The last step
-            has one in any case, and so has the one in which a signal comes.
-        checkpoint_every_steps: steps between further ones; null: none.
-        max_checkpoints: checkpoints that are kept, the newest ones.
+        checkpoint_every_minutes: minutes between checkpoints; null: none by the clock. There is
+            always one after the last step, and after the step in which a signal arrives.
+        checkpoint_every_steps: steps between further checkpoints; null: no further ones.
+        max_checkpoints: number of checkpoints that are kept, the newest ones.
         keep_checkpoints: whether a finished run keeps them; otherwise only its preset remains.
-        max_skipped_steps: the run stops after so many updates in a row whose gradients were not
-            finite.
-        keep_best: whether to keep the checkpoint of the best evaluation beside them. The preset of
-            the run then has its weights.
+        max_skipped_steps: the run stops after this number of updates in a row whose gradients were
+            not finite.
+        keep_best: whether to keep also the checkpoint of the best evaluation. The preset of the run
+            then has its weights.
         best_metric: the metric that decides which evaluation is the best one, for `keep_best`,
             `early_stopping_patience` and `--grid`: `loss`, or any other metric that the evaluation
             prints. Lower is better for names that end in `loss`, higher for all others. null: the

@@ -153,10 +153,10 @@ class TaskManifest(Manifest):
         return (*rows, *cls.line_files, VOCABULARY_FILE)
 
 
-Info = TypeVar("Info", bound=TaskManifest)
+ManifestT = TypeVar("ManifestT", bound=TaskManifest)
 
 
-class Records(os.PathLike, Generic[Info]):
+class Records(os.PathLike, Generic[ManifestT]):
     """What `spanbert-tf prepare` wrote for a task; no file of it is read but through this.
 
     Opening compares all files with their checksums, once: a command opens its records and hands
@@ -174,7 +174,7 @@ class Records(os.PathLike, Generic[Info]):
         BadInputError: a file is missing, damaged or not what the description says.
     """
 
-    def __init__(self, directory: str | os.PathLike, manifest_class: type[Info]) -> None:
+    def __init__(self, directory: str | os.PathLike, manifest_class: type[ManifestT]) -> None:
         self.directory = os.fspath(directory)
         self.manifest = manifest_class.load(self.directory)
         check_files(self.directory, self.manifest.files)
@@ -182,8 +182,8 @@ class Records(os.PathLike, Generic[Info]):
 
     @classmethod
     def of(
-        cls, records: "str | os.PathLike | Records[Any]", manifest_class: type[Info]
-    ) -> "Records[Info]":
+        cls, records: "str | os.PathLike | Records[Any]", manifest_class: type[ManifestT]
+    ) -> "Records[ManifestT]":
         """Returns records that are open already as they are, and opens those of a path.
 
         Raises:

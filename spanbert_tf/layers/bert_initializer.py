@@ -43,7 +43,7 @@ def head_initializer() -> BertInitializer:
 
 @contextlib.contextmanager
 def weights_are_loaded(are_loaded: bool = True) -> Iterator[None]:
-    """A context to build models whose weights are all loaded before anything reads them.
+    """Opens a context to build models whose weights are all loaded before anything reads them.
 
     Inside of it, `BertInitializer` returns zeros, which cost nothing.
 

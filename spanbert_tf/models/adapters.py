@@ -318,7 +318,7 @@ def write_adapter(
 
 
 def _local_directory(preset: str | PresetFiles) -> str:
-    """The absolute path of the directory in which a preset, or the copy of a hub's, lies."""
+    """Returns the absolute path of a preset's directory, or of the copy of a hub's preset."""
     files = PresetFiles.of(preset)
     config = files.find(PRESET_CONFIG)
     if config is None:

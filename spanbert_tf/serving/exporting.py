@@ -110,7 +110,7 @@ class Served(NamedTuple):
         )
 
     def _first_output(self) -> tuple[str, list[int]]:
-        """The name of the first output, and its shape for the example."""
+        """Returns the name of the first output, and its shape for the example."""
         name, values = next(iter(self.answer_example().items()))
         return name, values.shape.as_list()
 
@@ -122,7 +122,7 @@ class Served(NamedTuple):
 
 
 def _filled(spec: tf.TensorSpec, example: Mapping[str, Any], size: int, times: int) -> np.ndarray:
-    """A batch of copies of the example's value for an input; a text is repeated `times` times."""
+    """Makes a batch of copies of the example's value for an input; repeats a text `times` times."""
     value = example.get(spec.name, "")
     if isinstance(value, str):
         return np.full([size], " ".join([value] * times))

@@ -58,7 +58,7 @@ def render_readme(template: str, name: str, **values: object) -> str:
 
 
 def description_of(readme: str) -> str:
-    """The description in a README, which is the paragraph after its title, as one line."""
+    """Returns the description in a README, the paragraph after its title, as one line."""
     return " ".join(readme.split("\n\n")[1].split())
 
 
@@ -73,7 +73,7 @@ def describe_inputs(specs: Sequence[tf.TensorSpec], example: Mapping[str, Any]) 
 
 
 def _shape(spec: tf.TensorSpec, example: Mapping[str, Any]) -> str:
-    """The shape of an input. N rows or documents, S positions, G segments."""
+    """Returns the shape of an input. N rows or documents, S positions, G segments."""
     if spec.shape.is_fully_defined():  # the runtime takes one row of a fixed length
         return str(spec.shape.as_list())
     if spec.shape.rank == 3:
@@ -87,7 +87,7 @@ def _shape(spec: tf.TensorSpec, example: Mapping[str, Any]) -> str:
 
 
 def row_length(model: keras_hub.models.Task) -> int:
-    """The largest number of positions of a row: as in training, which the preset states."""
+    """Returns the largest number of positions of a row: as in training, which the preset states."""
     return min(model.preprocessor.sequence_length, model.backbone.max_sequence_length)
 
 

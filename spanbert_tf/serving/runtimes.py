@@ -91,7 +91,7 @@ def _write_litert(function: GraphFunction, path: str, int8: bool = False) -> Non
 
 
 def largest_difference(expected: np.ndarray, found: np.ndarray) -> float:
-    """The largest absolute difference. Equal infinities do not differ; NaN gives NaN."""
+    """Computes the largest absolute difference. Equal infinities do not differ; NaN gives NaN."""
     expected = expected.astype("float64")
     found = found.astype("float64")
     differs = expected != found
@@ -151,7 +151,7 @@ class RowExport:
             raise BadInputError(f"--format {name}: {option} is of --format litert; leave it out")
 
     def program(self) -> str:
-        """A Python program, for the README, that runs the packed rows `inputs`."""
+        """Returns a Python program, for the README, that runs the packed rows `inputs`."""
         run = self._runtime.run
         rows = '{name: np.array(rows, "int32") for name, rows in inputs.items()}'
         call = f"outputs = {run.__name__}({self._runtime.file_name!r}, {rows})"
@@ -206,7 +206,7 @@ class RowExport:
     def inputs(
         self, specs: Sequence[tf.TensorSpec], example: Mapping[str, Any]
     ) -> Sequence[tf.TensorSpec]:
-        """The specs of the file's inputs: a single row of one width where the runtime needs that.
+        """Returns the specs of the file's inputs: one row of one width if the runtime needs that.
 
         Inputs of another width than the example's `token_ids`, such as `mask_positions`, keep the
         width that they have in the example.

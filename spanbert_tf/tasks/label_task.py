@@ -13,7 +13,7 @@ import numpy as np
 import tensorflow as tf
 
 from spanbert_tf.data.batches import PackedRows
-from spanbert_tf.data.records import Info, Records
+from spanbert_tf.data.records import ManifestT, Records
 from spanbert_tf.files.text_files import write_json_lines
 from spanbert_tf.serving.description import Description
 from spanbert_tf.serving.exporting import Signatures
@@ -33,7 +33,7 @@ from spanbert_tf.text.tokenization import clean_texts
 PREDICTIONS_FILE = "predictions.jsonl"
 
 
-class LabelTask(Task[Info, ConfigT]):
+class LabelTask(Task[ManifestT, ConfigT]):
     """Assigns labels to texts, to pairs of texts, or to word pieces.
 
     The model and the manifest have `labels`, the names of the labels in the order of their numbers.

@@ -11,7 +11,7 @@ import numpy as np
 
 from spanbert_tf.conversion.converted_presets import converted_preset
 from spanbert_tf.data.manifest import VOCABULARY_FILE, as_yaml, token_id_dtype, vocabulary_hash
-from spanbert_tf.data.records import ROW_TOKEN_IDS, Info, TaskManifest
+from spanbert_tf.data.records import ROW_TOKEN_IDS, ManifestT, TaskManifest
 from spanbert_tf.data.tfrecords import (
     lengths_path,
     record_writer,
@@ -41,7 +41,7 @@ class Row(NamedTuple):
     lists: Mapping[str, np.ndarray]
 
 
-class RowMaker(abc.ABC, Generic[Info]):
+class RowMaker(abc.ABC, Generic[ManifestT]):
     """Makes the rows of a task's records for `write_task_records`.
 
     A subclass derives from `RowMaker` or from `RowMaker[ManifestClass]`.
@@ -54,7 +54,7 @@ class RowMaker(abc.ABC, Generic[Info]):
         lines: the JSON lines of each file beside the rows: name of the file → lines.
     """
 
-    manifest_class: type[Info]
+    manifest_class: type[ManifestT]
     title: ClassVar[str]
     is_labelled = True
 
@@ -89,7 +89,7 @@ class RowMaker(abc.ABC, Generic[Info]):
             counts["training_rows"] = 0
         return counts
 
-    def summary(self, manifest: Info, seconds: float) -> Iterator[str]:
+    def summary(self, manifest: ManifestT, seconds: float) -> Iterator[str]:
         """Yields the lines that are printed at the end. The first follows the name of the output.
 
         Args:
@@ -123,7 +123,7 @@ class RowPacker:
 
 
 def write_task_records(
-    maker: RowMaker[Info],
+    maker: RowMaker[ManifestT],
     output: str,
     *,
     preset: str | None = None,
@@ -133,7 +133,7 @@ def write_task_records(
     language: str | None = None,
     sequence_length: int,
     overwrite: bool = False,
-) -> Info:
+) -> ManifestT:
     """Writes a directory of records, completely or not at all, and prints a summary.
 
     Args:
@@ -196,11 +196,11 @@ def _next_commands(manifest: TaskManifest, output: str, preset: str) -> Iterator
 
 def _write_files(
     directory: str,
-    maker: RowMaker[Info],
+    maker: RowMaker[ManifestT],
     pieces: Sequence[str],
     text_rules: TextRules,
     sequence_length: int,
-) -> Info:
+) -> ManifestT:
     """Writes all files to an empty directory, the manifest last, and returns the manifest."""
     manifest_class = maker.manifest_class
     rows = maker.rows(pieces, text_rules, sequence_length)

@@ -21,7 +21,7 @@ from rich.text import Text
 
 from spanbert_tf.config import FinetuningConfig
 from spanbert_tf.data.batches import PackedRows, packed_batches
-from spanbert_tf.data.records import Info, Records
+from spanbert_tf.data.records import ManifestT, Records
 from spanbert_tf.errors import BadInputError
 from spanbert_tf.models import SpanBertBackbone, SpanBertTokenizer
 from spanbert_tf.models.objective import ObjectiveSums, mean_loss
@@ -65,7 +65,7 @@ class Outcome:
         return "baseline" if self.model is None else "model"
 
 
-class Task(Pipeline, Generic[Info, ConfigT]):
+class Task(Pipeline, Generic[ManifestT, ConfigT]):
     """A pipeline whose models are fine-tuned. It adds records, training and scores.
 
     A task is a class that derives from this one, or from `Task[ManifestClass, ConfigClass]`, by
@@ -93,7 +93,7 @@ class Task(Pipeline, Generic[Info, ConfigT]):
 
     best: ClassVar[Best | None] = Best("f1", "max")
     config_class: type[ConfigT]
-    manifest_class: type[Info]
+    manifest_class: type[ManifestT]
     written_files: ClassVar[tuple[str, ...]]
     metrics: ClassVar[tuple[str, ...]] = ()
     label_title: ClassVar[str] = "label"
@@ -106,7 +106,7 @@ class Task(Pipeline, Generic[Info, ConfigT]):
         self,
         backbone: SpanBertBackbone,
         tokenizer: SpanBertTokenizer,
-        manifest: Info,
+        manifest: ManifestT,
         config: ConfigT,
     ) -> keras_hub.models.Task:
         """Creates the task's model, with its preprocessor, on an encoder.
@@ -158,14 +158,14 @@ class Task(Pipeline, Generic[Info, ConfigT]):
     def configure(self, config: ConfigT) -> None:
         """Takes from the configuration of a run what its scores depend on, such as a metric."""
 
-    def check_metric(self, records: Records[Info]) -> None:
+    def check_metric(self, records: Records[ManifestT]) -> None:
         """Checks that the metric can score records, and prints a line if it does not fit them.
 
         Raises:
             BadInputError: it cannot.
         """
 
-    def best_of(self, manifest: Info) -> Best:
+    def best_of(self, manifest: ManifestT) -> Best:
         """Returns the evaluation that counts as the best one on some records.
 
         Checkpoints, patience and `--grid` use it. By default it is `best`.
@@ -175,7 +175,7 @@ class Task(Pipeline, Generic[Info, ConfigT]):
         return self.best
 
     def check_model(
-        self, model: keras_hub.models.Task, records: Records[Info], preset: str
+        self, model: keras_hub.models.Task, records: Records[ManifestT], preset: str
     ) -> None:
         """Refuses records that were written for another model, beyond what all tasks check.
 
@@ -200,15 +200,15 @@ class Task(Pipeline, Generic[Info, ConfigT]):
         (y,) = features.values()
         return x, y
 
-    def targets(self, model: keras_hub.models.Task, records: Records[Info], y: Any) -> Any:
+    def targets(self, model: keras_hub.models.Task, records: Records[ManifestT], y: Any) -> Any:
         """Converts `y` of `parse` to the model's numbering of labels; by default it is the same."""
         return y
 
-    def dataset(self, records: Records[Info], **options: Any) -> tf.data.Dataset:
+    def dataset(self, records: Records[ManifestT], **options: Any) -> tf.data.Dataset:
         """Reads records in batches of rows of similar length; options as for `packed_batches`."""
         return packed_batches(records, self.parse, **options)
 
-    def widest_batch(self, manifest: Info, batch_size: int) -> tuple[Any, Any]:
+    def widest_batch(self, manifest: ManifestT, batch_size: int) -> tuple[Any, Any]:
         """Returns the shapes and types of the widest training batch, for `plan`.
 
         Args:
@@ -227,13 +227,13 @@ class Task(Pipeline, Generic[Info, ConfigT]):
         return tf.nest.map_structure(widest, parsed_specs(parse, batch_size))
 
     def collect(
-        self, model: keras_hub.models.Task, records: Records[Info], rows: list
+        self, model: keras_hub.models.Task, records: Records[ManifestT], rows: list
     ) -> Predictions:
         """Combines the predictions for rows, in the order of the file, into those for items."""
         return rows
 
     def predict(
-        self, model: keras_hub.models.Task, records: Records[Info], **options: Any
+        self, model: keras_hub.models.Task, records: Records[ManifestT], **options: Any
     ) -> Predictions:
         """Predicts for records, in their order; options as for `predict_with_loss`."""
         return self.predict_with_loss(model, records, with_loss=False, **options)[0]
@@ -241,7 +241,7 @@ class Task(Pipeline, Generic[Info, ConfigT]):
     def outcome(
         self,
         model: keras_hub.models.Task | None,
-        records: Records[Info],
+        records: Records[ManifestT],
         predictions: Predictions,
     ) -> Outcome:
         """Decodes predictions; by default they and the labels of the rows stay as they are."""
@@ -255,7 +255,7 @@ class Task(Pipeline, Generic[Info, ConfigT]):
         return [labels[index] for index in range(len(labels))]
 
     def calibrate(
-        self, model: keras_hub.models.Task, records: Records[Info], predictions: Predictions
+        self, model: keras_hub.models.Task, records: Records[ManifestT], predictions: Predictions
     ) -> None:
         """Sets the values of the model that development data decide, such as a threshold."""
 
@@ -299,7 +299,7 @@ class Task(Pipeline, Generic[Info, ConfigT]):
     def predict_with_loss(
         self,
         model: keras_hub.models.Task,
-        records: Records[Info],
+        records: Records[ManifestT],
         *,
         batch_size: int,
         after_batch: Callable[[], None] = lambda: None,

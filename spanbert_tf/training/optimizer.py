@@ -70,7 +70,7 @@ class WarmupLinearDecay(keras.optimizers.schedules.LearningRateSchedule):
         return self.learning_rate * ops.maximum(ops.minimum(decay, warmup), 0.0)
 
     def get_config(self) -> dict:
-        """The arguments of the constructor."""
+        """Returns the arguments of the constructor."""
         return {
             "learning_rate": self.learning_rate,
             "warmup_steps": self.warmup_steps,
