@@ -1,7 +1,7 @@
-"""Settings: YAML with its lines, over its bases and under `--set`, as one pydantic model; and back.
+"""Loads configurations from YAML files, their bases and `--set`, and writes them.
 
-Settings are kept flat, `{"training.steps": Setting(1000, "my.yaml: line 7")}`, so that files can
-be laid over one another and an error can name the line that a value came from.
+Settings are kept flat, `{"training.steps": Setting(1000, "my.yaml: line 7")}`. So a file can
+override the values of its base, and an error can name the line of a value.
 """
 
 import dataclasses
@@ -39,13 +39,13 @@ _NO_VALUE = (yaml.YAMLError, ValueError, AttributeError, LookupError, RecursionE
 
 @dataclasses.dataclass(frozen=True)
 class Setting:
-    """A value that was written somewhere.
+    """A value, and the place where it was written.
 
     Attributes:
         value: as YAML has it.
         place: for errors: `"my.yaml: line 7"` or `"--set training.steps=5"`.
-        layer: higher ones lie over lower ones: 0 the file that was asked for, -1 its base …,
-            1 an override.
+        layer: settings of higher layers override those of lower ones: 0 for the given file, -1 for
+            its base and so on, 1 for an override.
     """
 
     value: Any
@@ -56,8 +56,9 @@ class Setting:
 class _Loader(yaml.SafeLoader):
     """YAML 1.1 as PyYAML reads it, but 1e-4 is a number (YAML 1.2), not text.
 
-    Aliases are refused, since a few hundred bytes of them are gigabytes of values; so is what is
-    nested deeply, and a number whose digits take longer than the file.
+    It refuses aliases, since a few hundred bytes of them can be gigabytes of values. It also
+    refuses deep nesting, and numbers with so many digits that they take longer to read than the
+    file.
     """
 
     _depth = 0
@@ -192,7 +193,7 @@ def kind_of(name_or_path: str, option: str = "--config") -> str:
     """Returns the kind of a configuration, `pretrain` or `finetune`: the latter names a task.
 
     Raises:
-        ConfigurationError: it is no shipped name, and no file, or it or a base cannot be read.
+        ConfigurationError: it is neither a shipped name nor a file, or it or a base cannot be read.
     """
     for kind in KINDS:
         if name_or_path in shipped_names(kind):
@@ -233,7 +234,7 @@ def _with_bases(
 def find_config(kinds: Sequence[str], name_or_path: str, directory: str, place: str) -> str:
     """Finds a shipped configuration of some kinds, or a file seen from a directory.
 
-    `""` is the working directory, which is not asked for: it may have been removed.
+    `""` is the working directory. Its name is not looked up, since it may have been removed.
     """
     names = {name: kind for kind in kinds for name in shipped_names(kind)}
     if kind := names.get(name_or_path):

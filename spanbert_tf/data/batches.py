@@ -55,8 +55,8 @@ class Plan(NamedTuple):
     """Batches in their order.
 
     Attributes:
-        rows: int64 [batches, B], numbers of rows; `FILLER` only after the others of a batch.
-        widths: int32 [batches], positions that each batch is padded to.
+        rows: int64 [batches, B], numbers of rows; `FILLER` only at the end of a batch.
+        widths: int32 [batches], number of positions to which each batch is padded.
     """
 
     rows: np.ndarray
@@ -105,8 +105,8 @@ class LengthBatches:
         """Plans all rows, the longest first; those of one batch in the order of their numbers.
 
         Args:
-            max_positions: positions of a batch at most, padding counted; a longer row is a batch
-                alone. No limit by default.
+            max_positions: largest number of positions of a batch, with padding; a longer row is
+                a batch of its own. No limit by default.
         """
         order = np.argsort(-self._lengths, kind="stable")
         rows = self._in_batches(order)
@@ -244,20 +244,20 @@ def row_batches(
     """Returns batches of rows of similar length.
 
     Args:
-        records: the rows; those beyond the ones that `batches` knows are not trained.
-        batches: which rows make up each batch; B is its batch size.
+        records: the rows. Rows that `batches` does not know are not trained.
+        batches: the rows of each batch; B is its batch size.
         parse: turns records (string [B]) and the width to pad them to (int32 []) into `(x, y)`,
             tensors of B rows.
-        training: endless batches of B rows, each epoch in an order of its own that is a function of
-            (seed, epoch), of the rows that are trained; otherwise each row once, the longest first,
-            the last batch smaller.
+        training: whether to return endless batches of B of the rows to train on. Each epoch has its
+            own order, a function of (seed, epoch). Otherwise each row occurs once, the longest
+            first, and the last batch is smaller.
         seed: seed of the order.
-        first_batch: how many batches to pass over, to resume; none of them is read.
-        last_batch: for TPUs: the same rows up to that batch, and then again, all in one shape, and
-            made by TensorFlow's operations alone, for which all rows are held in memory.
-        with_keys: whether `parse` is also given a key of each row and epoch (uint64 [B]), for a
-            task that draws what it takes of a row anew at each visit; see `random_bits`.
-        max_positions: positions of a batch that is not trained at most, padding counted.
+        first_batch: number of batches to skip, to resume; they are not read.
+        last_batch: for TPUs: repeats the batches up to this one, all in one shape. Only operations
+            of TensorFlow make them, so all rows are held in memory.
+        with_keys: whether to give `parse` also a key of each row and epoch (uint64 [B]), for a task
+            that draws a new part of a row at each visit; see `random_bits`.
+        max_positions: largest number of positions of a batch that is not trained, with padding.
 
     Returns:
         For training, a data set of `(x, y, sample_weight)`: `sample_weight`, float32 [B], is 0

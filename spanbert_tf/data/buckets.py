@@ -23,12 +23,12 @@ FILLER = -1  # in place of a row's number
 
 
 class Filled(NamedTuple):
-    """Batches that rows have made.
+    """Batches that were filled with rows.
 
     Attributes:
         rows: int64 [sum of the batches' sizes], numbers of rows, batch after batch; `FILLER` only
             after the other rows of a batch.
-        buckets: int64 [M], the number of each batch's width.
+        buckets: int64 [M], the index of each batch's width.
         rest: int64, numbers of the rows that stay in the buckets, ascending.
     """
 
@@ -42,8 +42,8 @@ class Buckets:
     """The widths of batches.
 
     Attributes:
-        widths: int32 [W], positions, ascending.
-        sizes: int64 [W], rows of a batch of each width.
+        widths: int32 [W], in positions, ascending.
+        sizes: int64 [W], number of rows of a batch of each width.
     """
 
     widths: np.ndarray
@@ -70,8 +70,8 @@ class Buckets:
         """Fills batches.
 
         Args:
-            buckets: int64 [N], the bucket of each row, in the order in which the rows come. Those
-                that `rest` named before are the first of them.
+            buckets: int64 [N], the bucket of each row, in the order of the rows. The rows of an
+                earlier `rest` come first.
             is_end: whether the epoch ends with these rows, so that none is left.
         """
         order = np.argsort(buckets, kind="stable")  # bucket after bucket
@@ -115,8 +115,8 @@ class Buckets:
 def constant_tokens(num_rows: np.ndarray, *, batch_size: int, sequence_length: int) -> Buckets:
     """Makes the buckets of batches that all have about as many positions.
 
-    A batch of rows of `sequence_length` has `batch_size` rows. Narrower ones have as many more as
-    fit in its positions, rounded down to a multiple of `row_multiple`.
+    A batch of width `sequence_length` has `batch_size` rows. A narrower batch has as many rows as
+    fit into the same number of positions, rounded down to a multiple of `row_multiple`.
 
     Args:
         num_rows: int64 [L + 1], the number of rows of each length in tokens, special tokens
@@ -151,7 +151,7 @@ def batch_widths(num_rows: np.ndarray, max_length: int, most: int) -> np.ndarray
     Args:
         num_rows: int64 [L + 1], the number of rows of each length in tokens.
         max_length: the largest width; no row is longer.
-        most: number of widths at most.
+        most: largest number of widths.
 
     Returns:
         int32 [W], ascending.

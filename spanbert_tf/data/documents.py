@@ -1,9 +1,9 @@
-"""Documents of any length as a coreference resolver reads them, in a graph.
+"""Makes documents of any length for a coreference resolver, in a graph.
 
 Texts become documents of words and sentences; documents become segments that an encoder can read,
-each `[CLS] pieces [SEP]`; segments become dense batches. Preparation, preprocessor and exports call
-these rules (original `minimize.py`): a segment takes what fits, back to the last end of a sentence;
-of a longer sentence, back to the last end of a word; a longer word is cut.
+each `[CLS] pieces [SEP]`; segments become dense batches. Preparation, preprocessor and exports use
+these rules (original `minimize.py`): a segment ends at the last end of a sentence that fits, or of
+a word if the sentence is longer than a segment. A longer word is cut.
 
 N or B documents, P pieces of all of them, Q segments of all of them, T positions (of all documents,
 or of the longest), special tokens counted; G segments of the longest, L positions of a segment.
@@ -35,11 +35,11 @@ class SegmentedDocuments(NamedTuple):
     Attributes:
         segment_lengths: positions of each segment, ragged int32 [N, segments]; at least one.
         token_ids: ids of the vocabulary.
-        pieces: which piece of its document stands there; `NO_PIECE` for a special token.
-        sentence_indices: index of its sentence, from 0. A [SEP] after the end of a sentence
-            already has the next one's, as the [CLS] after it.
-        word_indices: index of its word. A [CLS] has that of the word before it (0 at first), a
-            [SEP] that of the last one.
+        pieces: number of the piece in its document; `NO_PIECE` for a special token.
+        sentence_indices: index of the sentence, from 0. A [SEP] after the end of a sentence has
+            the index of the next sentence, like the [CLS] after it.
+        word_indices: index of the word. A [CLS] has the index of the word before it (0 for the
+            first), a [SEP] that of the last word.
     """
 
     segment_lengths: tf.RaggedTensor
@@ -50,7 +50,7 @@ class SegmentedDocuments(NamedTuple):
 
 
 class TextDocuments(NamedTuple):
-    """Texts as a model reads them, and where their words stand.
+    """Texts as a model reads them, and the places of their words.
 
     Attributes:
         features: features of `pack_documents`.
@@ -72,12 +72,12 @@ class TextDocuments(NamedTuple):
 class TextReader(tf.Module):
     """Makes documents of texts.
 
-    Words are BERT's: white space and punctuation part them. A line end ends a sentence.
+    Words are BERT's: white space and punctuation separate them. A line end ends a sentence.
 
     Args:
         vocabulary: entries in order of their ids.
         text_rules: what is done to the text.
-        sequence_length: positions of a segment at most.
+        sequence_length: largest number of positions of a segment.
     """
 
     def __init__(self, vocabulary: list[str], text_rules: TextRules, sequence_length: int) -> None:
@@ -191,7 +191,7 @@ def segment_documents(
     """Cuts documents into segments and adds [CLS] and [SEP].
 
     All are ragged int32 [N, pieces]. Indices of sentences and words ascend in a document; only
-    where they change matters.
+    their changes matter.
     """
     splits = tf.cast(token_ids.row_splits, tf.int32)  # [N + 1]
     sentence_ends, word_ends = (
@@ -269,7 +269,7 @@ def _cut(
 ) -> tuple[tf.Tensor, tf.Tensor, tf.Tensor]:
     """Cuts segments: document, first piece and the piece after the last, int32 [Q] each.
 
-    A turn of the loop cuts the next segment of every document.
+    Each turn of the loop cuts the next segment of every document.
     """
     document_ends = splits[1:]  # [N]
 
@@ -333,8 +333,8 @@ def pack_documents(
         genre_ids: int32 [B].
         pad_id: id of [PAD].
         segment_length: L.
-        num_segments: G; those of the document with the most by default.
-        width: T; that of the longest document by default.
+        num_segments: G; the largest number of segments of a document by default.
+        width: T; the length of the longest document by default.
 
     Returns:
         `token_ids`, `padding_mask`, int32 [B, G, L]; of each position of a document

@@ -1,9 +1,9 @@
-"""What a record holds, and the one rule by which a damaged record is found and named.
+"""Describes what a record holds, and finds and names damaged records by one rule.
 
-Checksums tell that a file is what was written, not that what was written is right. Graphs read
-records in batches, and where one is wrong they raise an error of TensorFlow's that names neither
-the file nor the record. Then the files are read once more, record by record, by this rule. A whole
-file costs nothing.
+A checksum shows that a file is what was written, but not that what was written is right. Graphs
+read records in batches. If a record is wrong, they raise an error of TensorFlow that names neither
+the file nor the record. Then this module reads the files again, record by record. Undamaged files
+are not read twice.
 """
 
 import contextlib
@@ -23,20 +23,20 @@ _ADVICE = "copy the file again or write the records again"
 
 
 class NoExampleError(ValueError):
-    """A record is none; says why, and not which one it is."""
+    """Raised for bytes that are no such record; says why, but not which record it is."""
 
 
 class Stored(NamedTuple):
     """How a feature is stored in a record, which is a `tf.train.Example`.
 
     Attributes:
-        dtype: `"int64"` or `"float32"`: one number; an unsigned type: a list of little-endian
+        dtype: `"int64"` or `"float32"` for one number; an unsigned type for a list of little-endian
             numbers in one bytes value.
-        most: numbers of a list at most; a name stands for as many as that feature has.
-        like: the feature that has exactly as many numbers.
-        below: what the numbers are below, and not negative; a name stands for as many numbers as
-            that feature has, so that these are positions in it.
-        adds_up_to: the feature that has as many numbers as these add up to.
+        most: largest length of a list; the name of a feature stands for its length.
+        like: name of a feature that has the same length.
+        below: upper bound of the numbers, which are not negative; the name of a feature stands for
+            its length, so that the numbers are positions in it.
+        adds_up_to: name of the feature whose length is the sum of the numbers.
     """
 
     dtype: str

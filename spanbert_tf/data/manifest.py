@@ -167,7 +167,7 @@ class Manifest:
         """Reads the file of a directory.
 
         Raises:
-            BadInputError: it is missing, no such description, of another version, or `gs://…`.
+            BadInputError: it is missing, is no such description, has another version, or is `gs://…`.
         """
         directory = os.fspath(directory)
         check_mounted(directory)
@@ -198,7 +198,7 @@ class Manifest:
         """Checks that the records are what a configuration's section `data` says.
 
         Args:
-            wanted: name of a value → what is wanted; `None`: any.
+            wanted: name of a value → the wanted value; `None`: any value.
             directory: directory of the records, for errors.
             fitting: `(name, the records' own value)` → the settings that fit it.
         """
@@ -264,9 +264,9 @@ class Shard:
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class MadeFrom:
-    """What pre-training records were made from, as far as their manifest does not say it elsewhere.
+    """What pre-training records were made from, without what their manifest states elsewhere.
 
-    If two sets of records differ, this tells why. Nothing is checked against it.
+    If two sets of records differ, this shows why. Nothing is compared with it.
 
     Attributes:
         versions: versions of Python and of the packages that read and split the text.
@@ -310,7 +310,7 @@ class PretrainingManifest(Manifest):
         shards: the files of both splits.
         unigram_counts_hash: SHA-256 of `unigram_counts.json`, which holds the occurrences of each
             vocabulary entry in the training split.
-        repaired_from: `digest` of the records that these are the whole ones of.
+        repaired_from: `digest` of the records from which the undamaged ones were copied.
         made_from: input and options; `None` in records of earlier commits.
     """
 
@@ -480,8 +480,8 @@ class PretrainingManifest(Manifest):
 
         Args:
             directory: what `spanbert-tf prepare pretraining` wrote.
-            check_sizes: whether each shard must be as long as it was when it was written.
-                TensorFlow reads one that was cut between two records without a word.
+            check_sizes: whether each shard must have the size with which it was written.
+                TensorFlow reads one that was cut between two records without an error.
 
         Raises:
             BadInputError: the directory, its description or one of its files is missing or
@@ -508,7 +508,7 @@ class PretrainingManifest(Manifest):
     def check_fit(self, directory: str, split: str, *, segment_aware: bool) -> None:
         """Refuses a split that is missing or empty, and pairs for SegaBERT's positions.
 
-        All records store what SegaBERT's indices are made of, but only single sequences have them.
+        All records store the values for SegaBERT's indices, but only single sequences have them.
         """
         if split not in SPLITS:
             raise BadInputError(f"split: {split!r} is not one of {', '.join(SPLITS)}")
@@ -553,7 +553,7 @@ class PretrainingManifest(Manifest):
         """Returns the features of the span list that a masking scheme takes; none if it takes none.
 
         Raises:
-            MismatchError: these records, or all, have no such list.
+            MismatchError: these records have no such list, or no records have one.
         """
         if spans is None:
             return ()
@@ -578,7 +578,7 @@ class PretrainingManifest(Manifest):
 def language_of_records(directory: str | os.PathLike) -> str | None:
     """Returns the code of the language of a set of records, of any task.
 
-    `None` where the directory holds no such description; what reads the records says so.
+    `None` if the directory has no such description; the reader of the records raises an error.
     """
     pattern = os.path.join(glob.escape(os.fspath(directory)), info_file("*"))
     for path in sorted(glob.glob(pattern)):

@@ -29,7 +29,7 @@ _ADVICE = "write the records again"
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class TaskManifest(Manifest):
-    """What all tasks' manifests have in common; a task derives a class with its own fields.
+    """The common part of all tasks' manifests; a task derives a class with its own fields.
 
     Attributes:
         rows_file: name of the TFRecord file of the rows, a class attribute.
@@ -157,10 +157,10 @@ ManifestT = TypeVar("ManifestT", bound=TaskManifest)
 
 
 class Records(os.PathLike, Generic[ManifestT]):
-    """What `spanbert-tf prepare` wrote for a task; no file of it is read but through this.
+    """The records that `spanbert-tf prepare` wrote for a task. Only this class reads their files.
 
-    Opening compares all files with their checksums, once: a command opens its records and hands
-    them on. Wherever the path of the directory is taken, they stand for it.
+    The constructor compares all files with their checksums. A command opens its records once and
+    passes them on; functions that take the path of the directory take them, too.
 
     Args:
         directory: directory of the records.
@@ -229,7 +229,7 @@ class Records(os.PathLike, Generic[ManifestT]):
         """The serialized rows, by number.
 
         Raises:
-            BadInputError: they are damaged, or not as many as the description says.
+            BadInputError: they are damaged, or their number is not that of the description.
         """
         rows = RecordFile(self._path(self.manifest.rows_file))
         self._check_count(self.manifest.rows_file, len(rows), self.manifest.num_rows, "rows")
@@ -266,10 +266,10 @@ class Records(os.PathLike, Generic[ManifestT]):
     def lines(self, name: str) -> list[Any]:
         """Reads the values of a file of JSON lines, which the description's `line_files` names.
 
-        They are kept: leave them as they are.
+        The list is cached: do not change it.
 
         Raises:
-            BadInputError: one is no such value, or there are more or fewer than was counted.
+            BadInputError: a value has another type, or the description states another number.
         """
         if name not in self._lines:
             kind, count = self.manifest.line_files[name]

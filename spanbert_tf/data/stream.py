@@ -1,12 +1,11 @@
-"""The stream of records: every epoch a permutation of all of them, a function of (seed, epoch).
+"""The stream of records: each epoch is a permutation of all records, a function of (seed, epoch).
 
-The stream is one infinite sequence of records, epoch after epoch; a global batch is a slice of it.
-Every worker reads the whole stream and takes its own rows (a batch of 256 is 0.3 MB), so batches
-are the same for any number of workers, and no file is cut. Resuming skips records without decoding
-them.
+The stream is one endless sequence of records, and a global batch is a slice of it. Every worker
+reads the whole stream and takes its own rows (a batch of 256 is 0.3 MB). So batches are the same
+for any number of workers, and no file is cut. A resumed run skips records without decoding them.
 
-Records travel in chunks of thousands, so that reading and parsing them costs a tenth of masking
-them: one by one, unbatching and batching alone would cost as much as parsing.
+Records are read and parsed in chunks of thousands, which costs a tenth of masking them. For single
+records, unbatching and batching would already cost as much as parsing.
 """
 
 from collections.abc import Callable, Sequence
@@ -39,9 +38,8 @@ def training_chunks(
 
     Returns:
         A data set of chunks (string [W] serialized records, int64 [W] their epochs). It raises
-        `FailedPreconditionError` if an epoch has another number of records: TensorFlow reads a
-        file that was truncated to nothing as a file without records, and would never end if all
-        files were truncated.
+        `FailedPreconditionError` if an epoch has another number of records. TensorFlow reads an
+        empty file as a file without records, and would never end if all files were empty.
     """
     first_epoch, first_in_epoch = divmod(first_record, num_records)
     first_chunk, first_in_chunk = divmod(first_in_epoch, SHUFFLE_CHUNK)

@@ -1,6 +1,6 @@
-"""Rows of texts, of pairs of texts and of texts with two marked entities, in a graph.
+"""Packs rows of texts, of pairs of texts and of texts with two marked entities, in a graph.
 
-Preparation, `fit` on strings and exports call these.
+Preparation, `fit` on strings and exports use these classes.
 
 B or N rows, S positions, T pieces of all texts.
 """
@@ -31,8 +31,8 @@ class TextRows(NamedTuple):
 
     Attributes:
         token_ids: int32 [B, S].
-        lengths: int32 [B], how many of them are no padding.
-        second_starts: int32 [B], where the second segment begins; the row's end without one.
+        lengths: int32 [B], number of tokens without padding.
+        second_starts: int32 [B], begin of the second segment; the end of the row without one.
         is_cut: bool [B], whether tokens were left out.
     """
 
@@ -45,9 +45,9 @@ class TextRows(NamedTuple):
         """Returns what an encoder reads, int32 [B, S].
 
         Args:
-            segment_aware: whether SegaBERT's positions are wanted. Each text is one paragraph of
-                one sentence, whose tokens count from 0. [CLS] stands where the first text's first
-                token does, each [SEP] after its text's last one.
+            segment_aware: whether to return SegaBERT's positions. Each text is one paragraph of
+                one sentence, whose tokens are numbered from 0. [CLS] has the position of the first
+                token, each [SEP] the position after the last token of its text.
         """
         positions = tf.range(tf.shape(self.token_ids)[1])[tf.newaxis]  # [1, S]
         is_token = positions < self.lengths[:, tf.newaxis]  # [B, S]
@@ -71,11 +71,11 @@ class TextRowPacker:
     """Packs the word pieces of texts.
 
     Args:
-        special: ids of the tokens that are added.
-        sequence_length: S at most.
-        truncate: how pairs are cut to fit: `"round_robin"`: the longer text is trimmed first, of
-            two as long ones the second (BERT's and SpanBERT's code); `"waterfall"`: the second
-            has what room the first leaves.
+        special: ids of the special tokens.
+        sequence_length: largest S.
+        truncate: how pairs are truncated. `"round_robin"` trims the longer text first, and of two
+            equally long texts the second (BERT's and SpanBERT's code); `"waterfall"` gives the
+            second text the room that the first leaves.
 
     Raises:
         ValueError: `truncate` is unknown, or a row has no room for the special tokens.
@@ -103,8 +103,9 @@ class TextRowPacker:
 
         Args:
             first: ragged int32 [B, tokens].
-            second: the same of the second texts, which may be empty; `None`: single texts.
-            pads_to_limit: whether S is `sequence_length`, not the length of the longest row.
+            second: ragged int32 [B, tokens] of the second texts, which may be empty; `None` for
+                single texts.
+            pads_to_limit: whether S is `sequence_length` instead of the length of the longest row.
         """
         sizes = tf.cast(first.row_lengths(), tf.int32)  # [B]
         if second is None:
@@ -150,16 +151,16 @@ def _at(tokens: tf.RaggedTensor, places: tf.Tensor) -> tf.Tensor:
 class RelationPacker(tf.Module):
     """Packs `[CLS] before SUBJ=TYPE between OBJ=TYPE after [SEP]` (SpanBERT, section 4.1).
 
-    Each entity is one marker, its words are gone; or they are kept between two markers. What does
-    not fit is cut off: first after the second entity, then before the first one, then in the
-    middle between them, at last of the entities' own words. The markers stay.
+    Each entity is replaced by one marker, or its words are kept between two markers. Text that does
+    not fit is removed: first after the second entity, then before the first one, then in the middle
+    between them, at last the entities' own words. The markers remain.
 
     Args:
         vocabulary: entries in order of their ids.
         text_rules: what is done to the text.
         markers: markers of `make_markers`.
-        entities: `"masked"` or `"text"`.
-        sequence_length: positions of a row at most.
+        entities: `"masked"` (one marker) or `"text"` (words between two markers).
+        sequence_length: largest number of positions of a row.
     """
 
     def __init__(

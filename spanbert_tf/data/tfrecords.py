@@ -1,9 +1,9 @@
-"""TFRecord files by their frames: whole records, random access; a writer; and lengths beside them.
+"""Reads and writes TFRecord files: whole records, random access, and the files of lengths.
 
-A file holds for each record 8 bytes of length (little-endian), 4 of the length's checksum, the
-record, and 4 of its checksum. TensorFlow allocates what a length says before it reads, and ends the
-process where there is less memory; so lengths are compared with the file's size before it gets the
-file. Nothing but writing needs TensorFlow, which is imported then.
+A file holds for each record 8 bytes of length (little-endian), 4 bytes of the length's checksum,
+the record, and 4 bytes of its checksum. TensorFlow allocates as much as a length says before it
+reads, and ends the process if there is less memory. So lengths are compared with the size of the
+file before TensorFlow reads it. Only writing imports TensorFlow.
 """
 
 import contextlib
@@ -91,7 +91,7 @@ def serialize_features(numbers: Mapping[str, int | float], lists: Mapping[str, b
 def read_records(path: str) -> Iterator[tuple[bytes, str | None]]:
     """Yields the records of a file, and what is wrong with the bytes of each, in words.
 
-    A record behind a wrong length cannot be found: such a one is the last.
+    No record after a wrong length can be found, so a record with a wrong length is the last.
     """
     with open(path, "rb", buffering=0) as file:
         descriptor = file.fileno()
@@ -108,7 +108,7 @@ def read_records(path: str) -> Iterator[tuple[bytes, str | None]]:
 def _frames(descriptor: int) -> Iterator[tuple[int, int, str | None]]:
     """Yields where each record's bytes begin, how many they are, and what is wrong with that.
 
-    Nothing but lengths is read. A wrong one is the last.
+    Only lengths are read. The first wrong length is the last that is yielded.
     """
     size, position = os.fstat(descriptor).st_size, 0
     while position < size:
@@ -132,8 +132,8 @@ def _frames(descriptor: int) -> Iterator[tuple[int, int, str | None]]:
 def check_frames(paths: Iterable[str]) -> None:
     """Compares the lengths in TFRecord files with their checksums and with the files' sizes.
 
-    Damage inside of records is left to TensorFlow, which refuses it; and so are files of more than
-    4 GiB together.
+    TensorFlow itself refuses damage inside of records. Files of more than 4 GiB together are not
+    checked.
     """
     paths = list(paths)
     if sum(map(os.path.getsize, paths)) > _MAX_BYTES:
@@ -161,8 +161,8 @@ def _frame_fault(path: str, _size: int, _changed: int) -> str | None:
 class RecordFile:
     """The records of a file, by number.
 
-    A walk from length to length finds where each begins: 130,000 rows in less than half a second.
-    Checksums of single records are not read: `check_files` sees to whole files.
+    The constructor reads all lengths to find where each record begins: 130,000 rows in less than
+    half a second. Checksums of single records are not read, since `check_files` checks whole files.
 
     Args:
         path: path of a TFRecord file without compression.

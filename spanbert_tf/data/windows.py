@@ -1,7 +1,7 @@
-"""Windows over passages: the rows of questions. Preparation, preprocessor and exports call this.
+"""Cuts windows over passages, the rows of questions, for preparation, preprocessor and exports.
 
-Where the windows lie is known before any is packed, so that those of a long passage can be packed a
-few at a time: all of them are many times the passage.
+The places of all windows are known before one is packed. So the windows of a long passage, which
+together are many times as long as the passage, can be packed a few at a time.
 
 N questions, W windows of all of them, C some of these, S positions of the longest row.
 """
@@ -16,14 +16,14 @@ _NOWHERE = -1 << 30  # less than the score of any window
 
 
 class Windows(NamedTuple):
-    """Packed rows and where they are from.
+    """Packed rows, and the questions and passages that they are from.
 
     Attributes:
         token_ids: int32 [C, S].
         segment_ids: int32 [C, S].
         padding_mask: int32 [C, S].
         question_index: int32 [C].
-        passage_tokens: int32 [C, S], which token of its passage stands there; -1 for none.
+        passage_tokens: int32 [C, S], number of the token in its passage; -1 for others.
         has_most_context: bool [C, S], whether no other window has more text around that token.
         segment_positions: `paragraph_indices`, `sentence_indices`, `token_indices`, int32 [C, S];
             empty unless asked for.
@@ -54,11 +54,11 @@ class WindowPacker:
         start_id: id of [CLS].
         end_id: id of [SEP].
         pad_id: id of [PAD].
-        sequence_length: positions of a row at most.
-        stride: tokens from one window to the next.
-        max_question_tokens: tokens of a question at most; fewer where the passage would have no
-            room.
-        question_first: `[CLS] question [SEP] passage [SEP]`.
+        sequence_length: largest number of positions of a row.
+        stride: number of tokens from one window to the next.
+        max_question_tokens: largest number of tokens of a question; fewer if the passage would have
+            no room.
+        question_first: whether rows are `[CLS] question [SEP] passage [SEP]`.
     """
 
     def __init__(
@@ -94,13 +94,13 @@ class WindowPacker:
         passages: tf.RaggedTensor,
         positions: tuple[SegmentPositions, SegmentPositions] | None = None,
     ) -> "PlannedWindows":
-        """Says where all windows lie, and packs none.
+        """Finds the places of all windows, and packs none.
 
         Args:
             questions: int32 [N, tokens].
             passages: int32 [N, tokens]; an empty one has one window.
-            positions: SegaBERT's positions of the questions and of the passages, to be given only
-                where rows have the question first.
+            positions: SegaBERT's positions of the questions and of the passages; only for rows that
+                begin with the question.
         """
         question_sizes = tf.cast(questions.row_lengths(), tf.int32)  # [N]
         question_sizes = tf.minimum(question_sizes, self._max_question_tokens)
@@ -118,10 +118,10 @@ class WindowPacker:
 
 
 class PlannedWindows:
-    """Where windows lie, of which any may be packed.
+    """The places of windows, any of which may be packed.
 
-    `parts` has by name what rows are made of: of questions and of passages, ragged int32
-    [N, tokens] each. `lengths`, int32 [N]: tokens of a passage that have room beside the question.
+    `parts` maps names to the values of questions and of passages, ragged int32 [N, tokens] each.
+    `lengths`, int32 [N]: number of tokens of a passage that have room beside the question.
     """
 
     def __init__(
@@ -215,8 +215,8 @@ def _filled(rows: tf.Tensor, values: list, both: tuple) -> tf.Tensor:
 def _with_separators(values: list, parts: list, step: int) -> tf.Tensor:
     """Fills positions of rows, int32 [C, S]: 0 for [CLS]; [SEP] is `step` after the token before.
 
-    After an empty part it has 0. Of each part: its size [C, 1], which of its tokens stands where
-    [C, S], and what `_filled` takes.
+    After an empty part, [SEP] has 0. Each part has its size [C, 1], the numbers of its tokens [C,
+    S], and the arguments of `_filled`.
     """
     rows = tf.zeros_like(values[0][:1])
     for flat, (size, place, (where, taken)) in zip(values, parts, strict=True):
@@ -236,13 +236,14 @@ def _has_most_context(
 ) -> tf.Tensor:
     """Whether the window of a row has the most text around a token of it, bool [C, S].
 
-    A token stands in several windows. Predictions count only in the window where the smaller of the
-    text before and after the token is largest; of equal ones in the longer window, then the first
-    (Devlin et al., 2019, code for SQuAD).
+    A token is in several windows. Its prediction counts only in the window in which the smaller of
+    the text before and the text after the token is largest; of equal windows in the longer one,
+    then in the first (Devlin et al., 2019, code for SQuAD).
 
-    From each window to the next, a token's score rises, then falls: it is the smaller of two
-    straight lines, and only the last window can be shorter, which lowers its score further. So a
-    window is the first of the best ones where the one before scores less and the next no more.
+    From window to window, the score of a token rises, then falls: it is the smaller of two straight
+    lines, and only the last window can be shorter, which lowers its score further. So a window is
+    the first of the best ones if the window before scores less and the next one does not score
+    more.
     """
 
     def score(first: tf.Tensor) -> tf.Tensor:

@@ -22,7 +22,7 @@ HEAD_SIZE = 2**16  # bytes of a file that are looked at
 
 
 class _FileKind(NamedTuple):
-    """A format that is given for a text.
+    """A format of files that users name in place of text.
 
     Attributes:
         beginning: a regular expression for the first bytes of such a file.
@@ -87,7 +87,7 @@ def refuse_known_binary(path: str, head: bytes, *, unpacked: bool = False) -> No
 
     Args:
         path: path of the file, for the error.
-        head: the first `HEAD_SIZE` bytes, or all there are.
+        head: the first `HEAD_SIZE` bytes, or the whole content.
         unpacked: whether they were unpacked from a compressed file.
 
     Raises:
@@ -143,10 +143,10 @@ def _convert(source_format: str, path: str) -> str:
 
 
 class _DirectoryKind(NamedTuple):
-    """What a directory can be that is given for a preset or for records.
+    """A kind of directory that users name in place of a preset or of records.
 
     Attributes:
-        files: patterns of the paths in it; one of them is there.
+        files: patterns of paths in it, of which at least one exists.
         name: what the directory is, with an article.
         advice: how to get a preset. `{path}` is the directory, `{inside}` the directory of the
             file that was found.
@@ -197,13 +197,13 @@ _DIRECTORY_KINDS = (
 
 
 class Found(NamedTuple):
-    """What a path holds.
+    """The content of a path.
 
     Attributes:
-        what: in words, with an article: `"a checkpoint of TensorFlow 1"`.
+        what: the content in words, with an article: `"a checkpoint of TensorFlow 1"`.
         advice: how to get a preset.
-        records_of: the task of the records that lie there, or `PRETRAINING_RECORDS`.
-        is_text: whether records can be written of it.
+        records_of: the task of the records in it, or `PRETRAINING_RECORDS`; empty without records.
+        is_text: whether `prepare` can make records from it.
     """
 
     what: str
@@ -217,13 +217,13 @@ class Found(NamedTuple):
 
 
 def refuse_no_preset(path: str) -> None:
-    """Refuses what is known to be no preset; names of other places are left to KerasHub.
+    """Refuses a path that is known to hold no preset. KerasHub checks names of other places.
 
     Args:
         path: directory, or another name that `from_preset` takes.
 
     Raises:
-        BadInputError: it is a file or a directory without a preset; the message says what it holds
+        BadInputError: it is a file or a directory without a preset. The message says what it holds
             and what to do.
     """
     if os.path.isdir(path):
@@ -273,11 +273,11 @@ def refuse_other_records(directory: str, task: str) -> None:
     """Refuses a directory that holds something else than the records of a task.
 
     Args:
-        directory: what was given for records.
+        directory: the path that the user named.
         task: name of the task, `PRETRAINING_RECORDS`, or `ANY_TASK`.
 
     Raises:
-        BadInputError: it does; the message says what it holds and what to do.
+        BadInputError: it holds something else. The message says what it holds and what to do.
     """
     if not os.path.exists(directory):
         return
