@@ -28,6 +28,7 @@ _MORE = {  # what of the commands starts further processes, or takes part in a c
     "pretraining in 2 processes": f"{COMMANDS['pretraining']} --num-processes 2",
     "pretrain on several devices": COMMANDS["pretrain"].replace("one_device", "mirrored"),
     "pretrain as a worker of several": COMMANDS["pretrain"].replace("one_device", "multi_worker"),
+    "serve": "serve {here}/text_classification-preset",  # ends when it is told to
 }
 
 
@@ -77,6 +78,8 @@ def main(only: tuple[str, ...]) -> None:
             while process.is_alive():
                 found |= _listening()
                 time.sleep(0.01)
+                if found and name == "serve":
+                    process.terminate()
             process.join()
             place.take()
             shown = ", ".join(sorted(found)) or "nothing"
