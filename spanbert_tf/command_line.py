@@ -135,7 +135,7 @@ class ModelCommand(WritingCommand):
 
 
 def _keras_backend() -> tuple[str, str]:
-    """The backend that Keras will use, and the setting that names it.
+    """Returns the backend that Keras will use, and the setting that names it.
 
     This repeats Keras' own rule, because importing Keras takes seconds.
     """
@@ -219,7 +219,7 @@ def options(*each: _Decorator) -> _Decorator:
 
 
 def case_options_with(default: bool | None, lowercase: str, accents: str) -> _Decorator:
-    """The options for the casing of text.
+    """Returns the options for the casing of text.
 
     Args:
         default: default of `--lowercase`.
@@ -293,7 +293,7 @@ class _PresetOption(click.Option):
 
 
 def language_option(default: str) -> _Decorator:
-    """`--language`.
+    """Returns the option `--language`.
 
     Args:
         default: what is said of its default.
@@ -322,7 +322,7 @@ vocabulary_options = options(
 
 
 def record_options_with(sequence_length: int) -> _Decorator:
-    """The options of every command that writes records of a task.
+    """Returns the options of every command that writes records of a task.
 
     Args:
         sequence_length: default of `--sequence-length`.

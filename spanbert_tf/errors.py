@@ -26,6 +26,6 @@ class TrainingError(SpanBertError):
 
 
 def reason(error: BaseException) -> str:
-    """The first line of an error's message without its path, or the error's name if it is empty."""
+    """Returns the first line of an error's message without its path; its name if that is empty."""
     text = getattr(error, "strerror", None) or str(error)
     return (text.splitlines() or [type(error).__name__])[0]

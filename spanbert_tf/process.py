@@ -99,7 +99,7 @@ class StopSignals:
 
 @contextlib.contextmanager
 def second_signal_ends() -> Iterator[None]:
-    """While the context lasts, the second signal n ends the process with status 128 + n.
+    """Opens a context in which the second signal n ends the process with status 128 + n.
 
     The first signal is left to its handler, which raises KeyboardInterrupt or writes a checkpoint.
     If SIGTERM has no handler, it ends the process at once, with the same status.

@@ -51,7 +51,7 @@ def use_private_directory() -> None:
 
 
 def _use_writable_keras_home(directory: str) -> None:
-    """If Keras cannot write to its home, gives it one in a directory, with a copy of its settings.
+    """Gives Keras a home in a directory, with its settings, if it cannot write to its own.
 
     Args:
         directory: a directory; the new home lies in it.

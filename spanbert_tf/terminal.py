@@ -59,7 +59,7 @@ def _escape(character: str) -> str:
 
 
 def escape_lines(text: str) -> str:
-    """As `escape_controls`, for a text of several lines: its line ends (U+000A) stay."""
+    """Does the same as `escape_controls` for a text of several lines, and keeps its line ends."""
     return "\n".join(map(escape_controls, text.split("\n")))
 
 

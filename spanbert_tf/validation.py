@@ -78,7 +78,7 @@ def validated(
 
 
 def first_problem(error: ValidationError, section: str = "") -> tuple[list[str], str]:
-    """The keys that the first error names, and a description of the problem."""
+    """Returns the keys that the first error names, and a description of the problem."""
     first: Any = error.errors(include_url=False)[0]
     # Indices in lists are omitted: a list is on one line.
     path = [name for name in first["loc"] if isinstance(name, str) and name not in (_ONE, _TWO)]
@@ -109,7 +109,7 @@ def conflict(problem: str, *keys: str, fix: str) -> PydanticCustomError:
 
 
 def largest_divisor(number: int, limit: int) -> int:
-    """The largest divisor of a number that is at most `limit` (and 2^20).
+    """Finds the largest divisor of a number that is at most `limit` (and 2^20).
 
     Messages suggest it. The second limit bounds the time of the search for absurdly large numbers.
     """
