@@ -132,8 +132,7 @@ class SpanMasker:
             step: the step for which the rows are masked, from 0, int64 []. If the rate changes from
                 step to step and this is `None`, the last rate counts.
             starts_word: bool [B, S], true at the first token of each word and at every position
-                that is not in a word;
-                `None`: as the vocabulary says it.
+                that is not in a word; `None`: as the vocabulary says it.
 
         Returns:
             A dict of `token_ids`, int32 [B, S], with replacements, and of the features of
