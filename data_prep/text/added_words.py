@@ -6,17 +6,15 @@ preset's tokenizer cuts into k pieces saves n · (k - 1) pieces.
 
 import collections
 import heapq
-import itertools
 import os
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from typing import NamedTuple
 
 import rich.table
-from tokenizers import normalizers, pre_tokenizers
 
 from data_prep.text.formats import describe_cells_without_text
 from data_prep.text.storage import find_files
-from data_prep.text.vocabulary import Paragraphs
+from data_prep.text.vocabulary import Paragraphs, split_words
 from spanbert_tf.console import table_console
 from spanbert_tf.conversion.converted_presets import converted_preset
 from spanbert_tf.errors import BadInputError, ConfigurationError
@@ -28,7 +26,7 @@ from spanbert_tf.presets.extension import extend_preset, tokenizer_to_extend
 from spanbert_tf.presets.preset import Preset
 from spanbert_tf.presets.writing import published_name
 from spanbert_tf.terminal import print_line
-from spanbert_tf.text.tokenization import WordPieceTokenizer, text_normalizer
+from spanbert_tf.text.tokenization import WordPieceTokenizer
 from spanbert_tf.text.vocabulary import (
     CONTINUATION_PREFIX,
     NUM_MARKERS,
@@ -38,7 +36,6 @@ from spanbert_tf.text.vocabulary import (
 )
 
 _MOST_WORDS = 2_000_000  # a gigabyte of text has a million or two; each takes about 120 bytes
-_PARAGRAPHS_AT_ONCE = 256
 _LEAST_COUNT = 2
 _SHOWN_WORDS = 20
 
@@ -157,12 +154,9 @@ def count_words(paragraphs: Paragraphs, text_rules: TextRules) -> dict[str, int]
     Raises:
         BadInputError: a file cannot be used.
     """
-    split = _word_splitter(text_rules)
     counts: collections.Counter[str] = collections.Counter()
-    texts = paragraphs.read("counting words")
-    while some := list(itertools.islice(texts, _PARAGRAPHS_AT_ONCE)):
-        for words in split(some):
-            counts.update(words)
+    for words in split_words(paragraphs.read("counting words"), text_rules):
+        counts.update(words)
         if len(counts) > _MOST_WORDS:
             counts = _without_rare_words(counts)
     return {word: count for word, count in counts.items() if any(map(str.isalpha, word))}
@@ -178,22 +172,6 @@ def _without_rare_words(counts: Mapping[str, int]) -> collections.Counter[str]:
     return collections.Counter(
         {word: count for word, count in counts.items() if count > most_dropped}
     )
-
-
-def _word_splitter(text_rules: TextRules) -> Callable[[Sequence[str]], list[list[str]]]:
-    """Returns a function that splits texts into the words that a tokenizer cuts into pieces."""
-    normalize = text_normalizer(text_rules)
-    # It only puts spaces around ideographs; the text is normalized already.
-    spacer = normalizers.BertNormalizer(clean_text=False, strip_accents=False, lowercase=False)
-    splitter = pre_tokenizers.BertPreTokenizer()
-
-    def split(texts: Sequence[str]) -> list[list[str]]:
-        return [
-            [word for word, _ in splitter.pre_tokenize_str(spacer.normalize_str(text))]
-            for text in normalize(texts)
-        ]
-
-    return split
 
 
 def cut_words(words: Sequence[str], tokenizer: SpanBertTokenizer) -> list[list[str]]:
@@ -242,7 +220,6 @@ def read_words(path: str, tokenizer: SpanBertTokenizer) -> list[str]:
             already in the vocabulary, is twice in the list, consists of several words for the
             tokenizer, or would never become one piece.
     """
-    split = _word_splitter(tokenizer.text_rules)
     entries = set(tokenizer.get_vocabulary())
     lines: dict[str, int] = {}
     for number, line in enumerate(read_text_file(path).splitlines(), start=1):
@@ -250,7 +227,7 @@ def read_words(path: str, tokenizer: SpanBertTokenizer) -> list[str]:
         if not word:
             continue
         place = f"{path}: line {number}: {word!r}"
-        (parts,) = split([word])
+        (parts,) = split_words([word], tokenizer.text_rules)
         if word in SPECIAL_TOKENS:
             raise BadInputError(f"{place}: is a special token; remove the line")
         if len(parts) != 1:

@@ -307,6 +307,14 @@ def train_vocabulary(
     return sorted(ids, key=ids.__getitem__)
 
 
+def split_words(texts: Iterable[str], text_rules: TextRules) -> Iterator[list[str]]:
+    """Yields the words of each text, normalized and split as in records."""
+    splitter = _word_splitter()
+    for text in itertools.chain.from_iterable(_normalized(texts, text_rules)):
+        spaced = splitter.normalizer.normalize_str(text)
+        yield [word for word, _ in splitter.pre_tokenizer.pre_tokenize_str(spaced)]
+
+
 def _normalized(texts: Iterable[str], text_rules: TextRules) -> Iterator[list[str]]:
     """Yields lists of texts, normalized by the tokenizer of records."""
     from spanbert_tf.text.tokenization import text_normalizer  # it imports TensorFlow

@@ -137,6 +137,7 @@ class WordPieceTokenizer(tf.Module):
         return _lower_case(texts) if self._lowercase else (texts, None)
 
 
+@functools.cache
 def text_normalizer(text_rules: TextRules) -> Callable[[Sequence[str]], list[str]]:
     """Returns a function that normalizes texts as `WordPieceTokenizer` does before it cuts."""
     strips_accents = text_rules.lowercase and text_rules.strip_accents

@@ -246,7 +246,6 @@ def test_counting_in_little_memory_finds_the_frequent_words(num_most, tmp_path, 
     (tmp_path / "text").write_text("\n\n".join(paragraphs))
     pruned = []
     drop = data_prep.text.added_words._without_rare_words
-    monkeypatch.setattr(data_prep.text.added_words, "_PARAGRAPHS_AT_ONCE", 1)
     monkeypatch.setattr(data_prep.text.added_words, "_MOST_WORDS", num_most)
     monkeypatch.setattr(
         data_prep.text.added_words, "_without_rare_words",
