@@ -229,7 +229,7 @@ class ServedModel:
         if found == self._found:
             return
         model = await asyncio.to_thread(_load, self.source.name, found.path)
-        budget = min(self._max_batch_tokens, model.pipeline.max_characters)
+        budget = min(self._max_batch_tokens, model.pipeline.max_batch_tokens)
         worker = Worker(model.compute, budget, self._metrics.batches(self.source.name))
         old = self._version
         self._found, self._version = found, Version(model, worker)

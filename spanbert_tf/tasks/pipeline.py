@@ -30,6 +30,7 @@ from spanbert_tf.text.tokenization import WordPieceTokenizer
 
 BATCH_SIZE = 32
 TEXT_ALONE = ("text",)  # `fields` of a pipeline that also takes strings
+_BYTES_OF_A_TOKEN = 3  # at least, in most scripts
 
 
 class RawInputError(BadInputError):
@@ -69,8 +70,8 @@ class Pipeline(abc.ABC):
         answer_names: names of the outputs that answers are made of; by default all outputs. A
             server keeps no others until it has the outputs for all inputs of a request.
         top_k: default number of answers to an input, for a pipeline that gives several.
-        max_characters: largest number of characters of a batch, padding counted. It bounds memory:
-            a batch has hardly more tokens, whatever the script.
+        max_batch_tokens: largest number of tokens of a batch, padding counted, which bounds memory.
+            Raw inputs are taken for a token in three bytes: English has four, Chinese three.
         cuts_texts: whether a row is made of a text, without what it does not hold; a server then
             knows that no more is computed.
         max_text_tokens: largest number of tokens that a server computes of a text at once. `parts`
@@ -86,7 +87,7 @@ class Pipeline(abc.ABC):
     row_names: ClassVar[tuple[str, ...]] = ()
     answer_names: ClassVar[tuple[str, ...]] = ()
     top_k: ClassVar[int] = 1
-    max_characters: ClassVar[int] = 2**20
+    max_batch_tokens: ClassVar[int] = 2**18
     cuts_texts: ClassVar[bool] = False
     max_text_tokens: ClassVar[int] = 65_536
 
@@ -347,8 +348,11 @@ class Pipeline(abc.ABC):
             places = [(item, part) for item, cut in enumerate(parts) for part in range(len(cut))]
             read = [part for cut in parts for part in cut]
             if max_tokens_in_batch is None:
-                lengths = [sum(len(part[name]) for name in texts) for part in read]
-                batches = batches_by_length(lengths, batch_size, self.max_characters)
+                lengths = [
+                    sum(len(part[name].encode(errors="replace")) for name in texts) for part in read
+                ]
+                max_bytes = _BYTES_OF_A_TOKEN * self.max_batch_tokens
+                batches = batches_by_length(lengths, batch_size, max_bytes)
             else:
                 columns = [string_tensor([part[name] for part in read]) for name in texts]
                 tokenizer = WordPieceTokenizer.shared(
@@ -421,10 +425,10 @@ def batches_by_length(lengths: Sequence[int], batch_size: int, max_length: int) 
     """Batches inputs of similar length, the longest first.
 
     Args:
-        lengths: number of characters, or of tokens, of each input.
+        lengths: number of bytes, or of tokens, of each input.
         batch_size: largest number of inputs of a batch.
-        max_length: largest number of characters, or of tokens, of a batch, where each input counts
-            as much as the longest. An input that is longer is a batch of its own.
+        max_length: largest number of bytes, or of tokens, of a batch, where each input counts as
+            much as the longest. An input that is longer is a batch of its own.
 
     Returns:
         The indices of the inputs of each batch.

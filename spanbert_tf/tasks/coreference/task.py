@@ -72,7 +72,7 @@ class Coreference(Task[CoreferenceManifest, CoreferenceConfig]):
     }
     answered_by = "sentences"
     max_window_tokens: ClassVar[int] = 4_096
-    max_characters = max_window_tokens
+    max_batch_tokens = max_window_tokens
     max_text_tokens = 16_384
 
     def signatures(self, model: keras_hub.models.Task, top_k: int) -> Signatures:

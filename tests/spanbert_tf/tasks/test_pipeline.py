@@ -15,15 +15,13 @@ from spanbert_tf.text.vocabulary import TextRules
 
 
 @hypothesis.given(st.lists(st.integers(0, 30), max_size=20), st.integers(1, 5), st.integers(1, 60))
-def test_batches_are_within_their_limits_and_take_each_input_once(
-    lengths, batch_size, max_characters
-):
-    batches = batches_by_length(lengths, batch_size, max_characters)
+def test_batches_are_within_their_limits_and_take_each_input_once(lengths, batch_size, max_length):
+    batches = batches_by_length(lengths, batch_size, max_length)
     assert sorted(number for batch in batches for number in batch) == list(range(len(lengths)))
     for batch in batches:
         longest = max(lengths[number] for number in batch)
         assert len(batch) <= batch_size
-        assert len(batch) == 1 or longest * len(batch) <= max_characters
+        assert len(batch) == 1 or longest * len(batch) <= max_length
 
 
 class Lengths(Pipeline):

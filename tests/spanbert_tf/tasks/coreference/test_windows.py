@@ -21,7 +21,6 @@ from spanbert_tf.tasks.coreference.windows import cut_text, join_windows, window
 from spanbert_tf.text.vocabulary import load_vocabulary
 
 SIZE = 4  # segments of a window in these tests
-BOUND = Coreference.max_characters // Coreference.max_window_tokens
 
 
 @hypothesis.given(st.integers(1, 200), st.integers(2, 40))
@@ -185,7 +184,7 @@ def test_a_text_of_one_window_is_answered_as_the_graph_answers_it(model, descrip
 
 def test_memory_of_a_long_text_is_that_of_a_window(model, sizes, monkeypatch):
     monkeypatch.setattr(Coreference, "max_window_tokens", SIZE * LENGTH)
-    monkeypatch.setattr(Coreference, "max_characters", BOUND * SIZE * LENGTH)
+    monkeypatch.setattr(Coreference, "max_batch_tokens", SIZE * LENGTH)
     line = "Ann has the cat. Bob has the cat?\n"  # each word is where two windows overlap
     text = line * 40
     long, short = Coreference().predictor(model)([{"text": text, "doc_key": "long"}, line])
@@ -201,7 +200,7 @@ def test_memory_of_a_long_text_is_that_of_a_window(model, sizes, monkeypatch):
 
 def test_a_batch_of_windows_is_bounded_in_scripts_of_a_character_each(model, sizes, monkeypatch):
     monkeypatch.setattr(Coreference, "max_window_tokens", SIZE * LENGTH)
-    monkeypatch.setattr(Coreference, "max_characters", BOUND * SIZE * LENGTH)
+    monkeypatch.setattr(Coreference, "max_batch_tokens", SIZE * LENGTH)
     Coreference().predictor(model)(["\u732b" * 40 + "\u3002\n"] * 8)
     assert all(documents * segments <= SIZE for documents, segments in sizes)
 
