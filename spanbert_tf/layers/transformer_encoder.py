@@ -133,16 +133,6 @@ class TransformerEncoder(keras.layers.Layer):
             self.adapters = self._build_adapters(hidden_dim, self.lora_rank)
             self.freeze_all_but_adapters()
 
-    @property
-    def self_attention(self) -> keras.layers.MultiHeadAttention:
-        """The layer of self-attention."""
-        return self._self_attention_layer
-
-    @property
-    def output_dense(self) -> keras.layers.Dense:
-        """The last dense layer."""
-        return self._feedforward_output_dense
-
     def freeze_all_but_adapters(self) -> None:
         """Freezes all layers inside except the adapters."""
         adapters = {id(adapter) for adapter in self.adapters.values()}

@@ -391,7 +391,7 @@ class _Projection(NamedTuple):
 def _projections(backbone: keras_hub.models.Backbone) -> Iterator[_Projection]:
     """Yields the projections of all layers of an encoder."""
     for index, layer in enumerate(backbone.transformer_layers):
-        attention = layer.self_attention
+        attention = layer._self_attention_layer  # KerasHub's name; files of weights have it
         for target in _PROJECTIONS:
             yield _Projection(
                 f"encoder.layer.{index}.attention.self.{target}",

@@ -117,7 +117,7 @@ def encoder_operations(
     products_of_positions = 0
     for layer in backbone.transformer_layers:
         has_gradient = has_gradient or any(is_trained(v) for v in layer.variables)
-        trains_weights = is_trained(layer.output_dense.kernel)
+        trains_weights = is_trained(layer._feedforward_output_dense.kernel)
         products_by_weights += num_weights * (1 + has_gradient + trains_weights)
         products_of_positions += 2 * width * (1 + 2 * has_gradient)
     length = _size(mask, -1)
