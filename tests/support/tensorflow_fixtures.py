@@ -4,12 +4,14 @@
 """
 
 import functools
+import random
 import zlib
 
 import keras
 import pytest
 import tensorflow as tf
 from record_files import random_records, write_records
+from tensorflow.python.eager import context
 
 # Two devices, for the tests of replication.
 tf.config.set_logical_device_configuration(
@@ -17,10 +19,22 @@ tf.config.set_logical_device_configuration(
 )
 
 
+def _set_tensorflows_seed(seed):
+    """Does what `tf.random.set_seed` does, but leaves functions ready to run.
+
+    `set_seed` drops them all, and those of a module's fixtures would be optimized for each test
+    anew: up to five seconds.
+    """
+    context.context()._seed = seed
+    context.context()._rng = random.Random(seed)
+
+
 @pytest.hookimpl(tryfirst=True)  # before any fixture
 def pytest_runtest_setup(item):
     # The same weights in each run, whichever process runs the file and after which other.
-    keras.utils.set_random_seed(zlib.crc32(item.path.name.encode()))
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(tf.random, "set_seed", _set_tensorflows_seed)
+        keras.utils.set_random_seed(zlib.crc32(item.path.name.encode()))
 
 
 @pytest.fixture
