@@ -19,11 +19,14 @@ tf.config.set_logical_device_configuration(
 )
 
 
+_last_file = None
+
+
 def _set_tensorflows_seed(seed):
     """Does what `tf.random.set_seed` does, but leaves functions ready to run.
 
-    `set_seed` drops them all, and those of a module's fixtures would be optimized for each test
-    anew: up to five seconds.
+    `set_seed` drops them all, which frees memory, but those of a module's fixtures would be
+    optimized anew for each test: up to five seconds.
     """
     context.context()._seed = seed
     context.context()._rng = random.Random(seed)
@@ -31,10 +34,13 @@ def _set_tensorflows_seed(seed):
 
 @pytest.hookimpl(tryfirst=True)  # before any fixture
 def pytest_runtest_setup(item):
-    # The same weights in each run, whichever process runs the file and after which other.
+    """Seeds a test: it has the same weights in each run, after whichever others it runs."""
+    global _last_file
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(tf.random, "set_seed", _set_tensorflows_seed)
+        if item.path == _last_file and not item.get_closest_marker("slow"):
+            patch.setattr(tf.random, "set_seed", _set_tensorflows_seed)
         keras.utils.set_random_seed(zlib.crc32(item.path.name.encode()))
+    _last_file = item.path
 
 
 @pytest.fixture
