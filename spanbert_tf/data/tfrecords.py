@@ -17,6 +17,7 @@ import google_crc32c
 import numpy as np
 
 from spanbert_tf.errors import BadInputError, reason
+from spanbert_tf.files.contents import regular_size
 from spanbert_tf.files.output import os_errors
 
 _LENGTH, _CHECKSUM = struct.Struct("<Q"), struct.Struct("<I")
@@ -242,6 +243,7 @@ def load_lengths(records_path: str, advice: str = "write the records again") -> 
     """
     path = lengths_path(records_path)
     try:
+        regular_size(path)  # of somebody else's records it may be a pipe
         with open(path, "rb") as file:
             lengths = np.lib.format.read_array(file, allow_pickle=False)
     except _NO_ARRAY as error:

@@ -18,6 +18,7 @@ from spanbert_tf import predictor
 from spanbert_tf.cli import cli
 from spanbert_tf.conversion.convert import convert_checkpoint
 from spanbert_tf.data.manifest import language_of_records
+from spanbert_tf.data.tfrecords import load_lengths
 from spanbert_tf.errors import BadInputError
 from spanbert_tf.files.kinds import refuse_no_preset, refuse_other_records
 from spanbert_tf.files.text_files import read_text_file
@@ -221,12 +222,14 @@ def test_files_of_an_export_are_looked_at_before_one_is_opened(name, is_pipe, tm
 
 
 def test_pipes_beside_records_are_not_waited_for(tmp_path):
-    for name in ("squad_info.json", "config.json", "inner/config.json"):
+    for name in ("squad_info.json", "config.json", "inner/config.json", "rows.lengths.npy"):
         path = tmp_path / "records" / name
         path.parent.mkdir(parents=True, exist_ok=True)
         os.mkfifo(path)
     signal.setitimer(signal.ITIMER_REAL, 20)
     assert language_of_records(tmp_path / "records") is None
+    with pytest.raises(BadInputError, match=r"rows\.lengths\.npy: cannot be read"):
+        load_lengths(str(tmp_path / "records" / "rows.tfrecord"))
     for look in (refuse_no_preset, functools.partial(refuse_other_records, task="coreference")):
         with pytest.raises(BadInputError):
             look(str(tmp_path / "records"))
