@@ -117,10 +117,19 @@ def compute_batch(compute: Compute, batch: Sequence[Work]) -> list[Arrays | Requ
     for work in batch:
         end = start + work.num_rows
         kept = work.kept or outputs
-        # Copies: a view would keep the outputs of the whole batch until the answer is written.
-        results.append({name: outputs[name][start:end].copy() for name in kept})
+        results.append({name: _own_rows(outputs[name], start, end) for name in kept})
         start = end
     return results
+
+
+def _own_rows(values: np.ndarray, start: int, end: int) -> np.ndarray:
+    """Returns the rows of one request.
+
+    They are copied if there are others: a view would keep the outputs of the whole batch until the
+    answer is written.
+    """
+    rows = values[start:end]
+    return rows if len(rows) == len(values) else rows.copy()
 
 
 class Worker:
