@@ -93,13 +93,7 @@ def _repaired(directory: str, shard: Shard, manifest: PretrainingManifest, outpu
     lost = shard.num_records - len(lengths)
     if lost:
         print_line(f"{source}: {lost} damaged records are left out, {len(lengths)} are whole")
-    return dataclasses.replace(
-        shard,
-        num_records=len(lengths),
-        num_tokens=sum(lengths),
-        sha256=sha256(target),
-        num_bytes=os.path.getsize(target),
-    )
+    return Shard.of_file(target, shard.split, lengths)
 
 
 def _link(source: str, target: str) -> None:

@@ -7,7 +7,6 @@ are found (`duplicates`).
 
 import functools
 import itertools
-import os
 from collections.abc import Iterable, Iterator, Sequence
 
 import numpy as np
@@ -34,7 +33,6 @@ from spanbert_tf.data.tfrecords import (
     serialize_features,
 )
 from spanbert_tf.errors import BadInputError
-from spanbert_tf.files.contents import sha256
 
 
 def scan_file(
@@ -188,7 +186,7 @@ def _write_file(job: Job, name: str, split: Split, records: list[Record]) -> Sha
     lengths = [sum(block.num_tokens for block in _blocks([record])) for record in records]
     with job.whole_file(lengths_path(path)) as unfinished:
         save_lengths(unfinished, lengths)
-    return Shard(name, split, len(records), sum(lengths), sha256(path), os.path.getsize(path))
+    return Shard.of_file(path, split, lengths)
 
 
 def _count_unigrams(records: Iterable[Record], vocabulary_size: int) -> np.ndarray:

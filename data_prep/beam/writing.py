@@ -18,7 +18,6 @@ import dataclasses
 import hashlib
 import importlib.metadata
 import itertools
-import json
 import math
 import os
 import pathlib
@@ -66,10 +65,12 @@ from spanbert_tf.data.manifest import (
     PretrainingManifest,
     Sequences,
     Shard,
+    encode_unigram_counts,
     vocabulary_hash,
 )
 from spanbert_tf.data.tfrecords import lengths_path
 from spanbert_tf.errors import BadInputError, reason
+from spanbert_tf.files.contents import code_digest
 from spanbert_tf.files.lock import locks_output
 from spanbert_tf.files.output import NEW, Output
 from spanbert_tf.files.paths import is_remote
@@ -336,10 +337,7 @@ def _digest(job: Job, made_from: MadeFrom, states: Sequence[tuple[int, int]]) ->
     content = repr((job.options, made_from, states, _states_inside(job.options.spacy_model)))
     digest = hashlib.sha256(content.encode("utf-8", "surrogateescape"))
     for package in ("data_prep", "spanbert_tf"):
-        for directory in sys.modules[package].__path__:
-            for pattern in ("*.py", "*.json"):  # parameters of Punkt are JSON
-                for path in sorted(pathlib.Path(directory).rglob(pattern)):
-                    digest.update(path.read_bytes())
+        digest.update(code_digest(sys.modules[package].__path__).encode())
     return digest.hexdigest()
 
 
@@ -514,7 +512,7 @@ def _finish(job: Job, outcome: _Outcome, made_from: MadeFrom) -> PretrainingMani
     totals = np.zeros(len(pieces), np.int64)
     for shard in outcome.shards:
         totals += np.frombuffer(shard.unigram_counts, np.int64)
-    unigram_counts = json.dumps(totals.tolist()) + "\n"
+    unigram_counts, counts_hash = encode_unigram_counts(totals)
     manifest = PretrainingManifest(
         vocabulary_hash=vocabulary_hash(pieces),
         vocabulary_size=len(pieces),
@@ -526,7 +524,7 @@ def _finish(job: Job, outcome: _Outcome, made_from: MadeFrom) -> PretrainingMani
         counts=dict(sorted(counts.items())),
         made_from=made_from,
         shards=tuple(_name_shards(job, written)),
-        unigram_counts_hash=hashlib.sha256(unigram_counts.encode()).hexdigest(),
+        unigram_counts_hash=counts_hash,
     )
     texts = {
         VOCABULARY_FILE: "\n".join(pieces) + "\n",

@@ -222,12 +222,12 @@ def read_words(path: str, tokenizer: SpanBertTokenizer) -> list[str]:
     """
     entries = set(tokenizer.get_vocabulary())
     lines: dict[str, int] = {}
-    for number, line in enumerate(read_text_file(path).splitlines(), start=1):
-        word = line.strip()
+    texts = [line.strip() for line in read_text_file(path).splitlines()]
+    parts_of_texts = split_words(texts, tokenizer.text_rules)
+    for number, (word, parts) in enumerate(zip(texts, parts_of_texts, strict=True), start=1):
         if not word:
             continue
         place = f"{path}: line {number}: {word!r}"
-        (parts,) = split_words([word], tokenizer.text_rules)
         if word in SPECIAL_TOKENS:
             raise BadInputError(f"{place}: is a special token; remove the line")
         if len(parts) != 1:
@@ -244,7 +244,8 @@ def read_words(path: str, tokenizer: SpanBertTokenizer) -> list[str]:
     if not lines:
         raise BadInputError(f"{path}: has no words; write one a line")
     words = list(lines)
-    for word in words_in_pieces(words, tokenizer):
+    if in_pieces := words_in_pieces(words, tokenizer):
+        word = in_pieces[0]
         raise BadInputError(
             f"{path}: line {lines[word]}: {word!r}: would never become one piece, since it is too "
             "long or has a character at which text is split; remove the line"

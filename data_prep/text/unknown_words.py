@@ -141,6 +141,9 @@ def find_unknown_words(
         for row, first, stop in zip(rows, firsts, stops, strict=True)
     )
 
+    if not counts:
+        return UnknownWords(len(is_unknown), collections.Counter())
+
     def known(words: Iterable[str], text_rules: TextRules) -> list[bool]:
         strings = tf.constant(list(words), tf.string)
         pieces = WordPieceTokenizer.shared(vocabulary, text_rules).tokenize(strings)

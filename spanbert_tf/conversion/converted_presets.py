@@ -17,7 +17,7 @@ import filelock
 
 from spanbert_tf.data.manifest import language_of_records
 from spanbert_tf.errors import BadInputError, SpanBertError, reason
-from spanbert_tf.files.contents import check_own_files, sha256
+from spanbert_tf.files.contents import check_own_files, code_digest, sha256
 from spanbert_tf.files.kinds import PRESET_CONFIG, is_hugging_face_bert
 from spanbert_tf.files.output import write_text
 from spanbert_tf.files.paths import without_slash
@@ -63,7 +63,7 @@ def converted_preset(
     check_own_files(source)
     folder = os.path.join(_cache(), _digest(source, language))
     destination = os.path.join(folder, os.path.basename(os.path.abspath(source)))
-    code = _digest_of_code()
+    code = code_digest([_PACKAGE])
     try:
         os.makedirs(os.path.dirname(folder), exist_ok=True)
         # Another command may be converting the same source; then this one waits.
@@ -97,14 +97,6 @@ def _digest(directory: str, language: str) -> str:
         if name.endswith(_READ_ENDINGS) and os.path.isfile(path):
             digest.update(f"\n{name}\n{sha256(path)}".encode())
     return digest.hexdigest()[:16]
-
-
-def _digest_of_code(package: pathlib.Path = _PACKAGE) -> str:
-    """Returns a digest of the modules of this package: an editable install has no versions."""
-    digest = hashlib.sha256()
-    for module in sorted(package.rglob("*.py")):
-        digest.update(module.read_bytes())
-    return digest.hexdigest()
 
 
 def _is_made_by(code: str, folder: str) -> bool:

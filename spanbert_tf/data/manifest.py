@@ -21,7 +21,7 @@ from pydantic import AfterValidator
 from spanbert_tf.data.examples import Stored, find_damaged_record
 from spanbert_tf.data.tfrecords import check_frames, lengths_path, load_lengths
 from spanbert_tf.errors import BadInputError, MismatchError, reason
-from spanbert_tf.files.contents import is_file_name, regular_size
+from spanbert_tf.files.contents import is_file_name, regular_size, sha256
 from spanbert_tf.files.kinds import (
     PRETRAINING_RECORDS,
     info_file,
@@ -91,6 +91,16 @@ RECORDS = OutputKind(
 
 Count = Annotated[int, Ge(0), Lt(2**63)]
 ADVICE = "write the records again with this version of spanbert-tf"
+
+
+def encode_unigram_counts(counts: np.ndarray) -> tuple[str, str]:
+    """Returns the content of `UNIGRAM_COUNTS_FILE`, and its hexadecimal digest.
+
+    Args:
+        counts: int64 [V], occurrences of each entry in the training split.
+    """
+    text = json.dumps(counts.tolist()) + "\n"
+    return text, hashlib.sha256(text.encode()).hexdigest()
 
 
 def token_id_dtype(vocabulary_size: int) -> str:
@@ -260,6 +270,18 @@ class Shard:
     num_bytes: Count
 
     __pydantic_config__: ClassVar[dict] = {"extra": "forbid"}
+
+    @classmethod
+    def of_file(cls, path: str, split: Split, lengths: Sequence[int]) -> "Shard":
+        """Describes a file that was written.
+
+        Args:
+            path: path of the file.
+            split: its split.
+            lengths: the number of word pieces of each of its records.
+        """
+        name = os.path.basename(path)
+        return cls(name, split, len(lengths), sum(lengths), sha256(path), os.path.getsize(path))
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)

@@ -7,6 +7,7 @@ TensorFlow.
 import errno
 import hashlib
 import os
+import pathlib
 import stat
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from typing import Annotated
@@ -131,6 +132,22 @@ def sha256(path: str | os.PathLike) -> str:
         # Parts are large because a thread must acquire the interpreter's lock between two of them.
         while part := file.read(_PART):
             digest.update(part)
+    return digest.hexdigest()
+
+
+def code_digest(directories: Iterable[str | os.PathLike]) -> str:
+    """Computes the hexadecimal digest of the modules and JSON files of packages.
+
+    It tells one state of an editable install from another, which have the same version.
+
+    Args:
+        directories: the directories of the packages.
+    """
+    digest = hashlib.sha256()
+    for directory in directories:
+        for pattern in ("*.py", "*.json"):  # parameters of Punkt are JSON
+            for path in sorted(pathlib.Path(directory).rglob(pattern)):
+                digest.update(path.read_bytes())
     return digest.hexdigest()
 
 

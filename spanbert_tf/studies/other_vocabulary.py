@@ -6,8 +6,6 @@ writes anew hold out other text. Here each record stays in its split.
 """
 
 import dataclasses
-import hashlib
-import json
 import os
 
 import numpy as np
@@ -22,6 +20,7 @@ from spanbert_tf.data.manifest import (
     VOCABULARY_FILE,
     PretrainingManifest,
     Shard,
+    encode_unigram_counts,
     vocabulary_hash,
 )
 from spanbert_tf.data.rows import scalar_names
@@ -32,7 +31,6 @@ from spanbert_tf.data.tfrecords import (
     save_lengths,
     serialize_features,
 )
-from spanbert_tf.files.contents import sha256
 from spanbert_tf.files.output import Output, write_text
 from spanbert_tf.models import SpanBertTokenizer
 from spanbert_tf.studies.held_out_text import WordCutter, join_words
@@ -72,12 +70,12 @@ def write_with_vocabulary(
                 if shard.split == split and num_written < num_records:
                     num_written += shard.num_records
                     shards.append(recutter.write(records, shard, unfinished))
-        counts = json.dumps(recutter.unigram_counts.tolist()) + "\n"
+        counts, counts_hash = encode_unigram_counts(recutter.unigram_counts)
         written = dataclasses.replace(
             written,
             shards=tuple(shards),
             counts={"records": sum(shard.num_records for shard in shards)},
-            unigram_counts_hash=hashlib.sha256(counts.encode()).hexdigest(),
+            unigram_counts_hash=counts_hash,
             made_from=None,
         )
         write_text(os.path.join(unfinished, VOCABULARY_FILE), "\n".join(vocabulary) + "\n")
@@ -119,13 +117,7 @@ class _Recutter:
                 write(self._serialize(example))
                 lengths.append(len(example[TOKEN_IDS]))
         save_lengths(lengths_path(target), lengths)
-        return dataclasses.replace(
-            shard,
-            num_records=len(lengths),
-            num_tokens=sum(lengths),
-            sha256=sha256(target),
-            num_bytes=os.path.getsize(target),
-        )
+        return Shard.of_file(target, shard.split, lengths)
 
     def _recut(self, example: dict[str, np.ndarray]) -> dict[str, np.ndarray]:
         """Returns the numbers of a record whose words are cut anew."""

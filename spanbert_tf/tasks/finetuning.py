@@ -165,7 +165,8 @@ class FinetuningJob(Job[FinetuningConfig]):
             backbone = preset.encoder(precision, load_weights=False, **lora)
         else:
             self._encoder_digest = weights_digest(backbone)
-            self.base = self.inputs["--preset"] = self._encoder_digest
+            self.inputs["--preset"] = self._encoder_digest
+            self.base = self._encoder_digest
         model = self._task.build(backbone, tokenizer, self._manifest, config)
         if lora:
             train_new_pooler(model, is_pooler_trained=backbone.is_pooler_trained)

@@ -30,7 +30,7 @@ from spanbert_tf.text.tokenization import WordPieceTokenizer
 
 BATCH_SIZE = 32
 TEXT_ALONE = ("text",)  # `fields` of a pipeline that also takes strings
-_BYTES_OF_A_TOKEN = 3  # at least, in most scripts
+_BYTES_PER_TOKEN = 3  # at least, in most scripts
 
 
 class RawInputError(BadInputError):
@@ -71,7 +71,8 @@ class Pipeline(abc.ABC):
             server keeps no others until it has the outputs for all inputs of a request.
         top_k: default number of answers to an input, for a pipeline that gives several.
         max_batch_tokens: largest number of tokens of a batch, padding counted, which bounds memory.
-            Raw inputs are taken for a token in three bytes: English has four, Chinese three.
+            Three bytes of a raw input count as a token. (English has about four bytes per token,
+            Chinese three.)
         cuts_texts: whether a row is made of a text, without what it does not hold; a server then
             knows that no more is computed.
         max_text_tokens: largest number of tokens that a server computes of a text at once. `parts`
@@ -351,7 +352,7 @@ class Pipeline(abc.ABC):
                 lengths = [
                     sum(len(part[name].encode(errors="replace")) for name in texts) for part in read
                 ]
-                max_bytes = _BYTES_OF_A_TOKEN * self.max_batch_tokens
+                max_bytes = _BYTES_PER_TOKEN * self.max_batch_tokens
                 batches = batches_by_length(lengths, batch_size, max_bytes)
             else:
                 columns = [string_tensor([part[name] for part in read]) for name in texts]

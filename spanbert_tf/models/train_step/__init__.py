@@ -1,8 +1,7 @@
 """Chooses the training step for the backend of Keras.
 
-The other modules of this folder do not ask for the backend; `tensorflow`, `jax` and `plain` define
-the same names. mypy reads the types of the first
-one.
+The modules `tensorflow`, `jax` and `plain` define the same names, and do not ask for the backend.
+mypy reads the types of the first one.
 """
 
 import keras

@@ -17,6 +17,7 @@ from spanbert_tf.conversion import converted_presets
 from spanbert_tf.conversion.convert import convert_checkpoint
 from spanbert_tf.conversion.converted_presets import converted_preset
 from spanbert_tf.errors import BadInputError, ConfigurationError, MismatchError
+from spanbert_tf.files.contents import code_digest
 from spanbert_tf.models import SpanBertBackbone
 from spanbert_tf.text.chosen_vocabulary import load_vocabulary_of_preset
 
@@ -84,12 +85,12 @@ def test_it_is_converted_once_and_again_if_a_file_changes(model, conversions, tm
 def test_other_code_converts_anew_in_the_same_folder(model, conversions, tmp_path, monkeypatch):
     first = converted_preset(str(model))
     package = shutil.copytree(converted_presets._PACKAGE, tmp_path / "package")
-    own_digest = converted_presets._digest_of_code()
-    assert converted_presets._digest_of_code(package) == own_digest
+    own_digest = code_digest([converted_presets._PACKAGE])
+    assert code_digest([package]) == own_digest
     (package / "conversion" / "convert.py").write_text("mended = True\n")
-    changed = converted_presets._digest_of_code(package)
+    changed = code_digest([package])
     assert changed != own_digest
-    monkeypatch.setattr(converted_presets, "_digest_of_code", lambda: changed)
+    monkeypatch.setattr(converted_presets, "code_digest", lambda _: changed)
     for _ in range(2):
         assert converted_preset(str(model)) == first
         assert len(conversions) == 2
