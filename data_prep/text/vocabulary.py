@@ -225,7 +225,7 @@ class Sample:
     @property
     def name(self) -> str:
         """What the sample is, in words."""
-        return "the text" if self._step == 1 else f"every {self._step:,}th paragraph"
+        return "the text" if self._step == 1 else f"1 in {self._step:,} paragraphs"
 
 
 def find_alphabet(

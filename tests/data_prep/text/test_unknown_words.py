@@ -97,4 +97,4 @@ def test_a_sample_is_of_all_of_a_text(num_texts):
     step = int(sample.texts[1]) if num_texts > 1 else 1
     assert sample.texts == texts[::step]
     assert len(sample.texts) > min(num_texts, 10) / 2
-    assert sample.name == ("the text" if step == 1 else f"every {step}th paragraph")
+    assert sample.name == ("the text" if step == 1 else f"1 in {step} paragraphs")
