@@ -96,7 +96,10 @@ _ROWS = (  # in the order of running
     Row("pretrain", f"{_PRETRAIN} training.steps=3", f"torch_pretrain {{output}} {_SIZES}"),
     Row("resume", f"{_PRETRAIN} training.steps=4", f"torch_resume {{output}} {_SIZES}"),
     Row("accumulate", f"{_PRETRAIN} training.steps=3 training.accumulation_steps=2"),
-    Row("recompute", f"{_PRETRAIN} training.steps=3 training.recompute=layers"),
+    Row(
+        "gradient_checkpointing",
+        f"{_PRETRAIN} training.steps=3 training.gradient_checkpointing=true",
+    ),
     Row("tune", f"{_TUNE} training.max_steps=3 --config squad_v1 --data @squad", "torch_finetune huggingface {length} {output}"),
     Row("tune_lora", f"{_TUNE} training.max_steps=3 optimizer.lora_rank=8 --config squad_v1 --data @squad", "torch_finetune huggingface {length} {output} lora"),
     Row("predict", "predict --preset @tune/preset --data @squad --output {output}", "torch_predict huggingface {length} 4"),

@@ -38,7 +38,7 @@ _NAMES = {
     ),
     "training.evaluate_batches": "max_eval_steps",
     "training.accumulation_steps": "gradient_accumulation_steps grad_accum update_freq",
-    "training.recompute=layers": (
+    "training.gradient_checkpointing=true": (
         "gradient_checkpointing activation_checkpointing checkpoint_activations"
     ),
     "training.evaluate_every training.evaluations_per_epoch": (

@@ -130,9 +130,8 @@ class RunConfig(Section):
         batch_size: rows of a global batch, all devices together.
         accumulation_steps: number of micro-batches into which the rows of each device are cut, to
             save memory; the result is the same.
-        recompute: gradient checkpointing: `layers` stores only the inputs of each encoder layer and
-            computes the rest again for the gradients: less memory, more time, the same result.
-            `none` stores all.
+        gradient_checkpointing: store only the inputs of each encoder layer and compute the rest
+            again for the gradients: less memory, more time, the same result.
         precision: `auto` is bfloat16 or float16 on a device that computes faster in it, and float32
             on others. It is decided when a run begins.
         strategy: `one_device`; `mirrored` over the devices of this machine; `multi_worker` over
@@ -170,7 +169,7 @@ class RunConfig(Section):
     seed: NotNegativeInt = 0
     batch_size: PositiveInt = 32
     accumulation_steps: PositiveInt = 1
-    recompute: Literal["none", "layers"] = "none"
+    gradient_checkpointing: bool = False
     precision: Precision = "auto"
     strategy: Strategy = "one_device"
     tpu: str = "local"

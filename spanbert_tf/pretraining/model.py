@@ -54,7 +54,7 @@ def build_pretrainer(config: PretrainingConfig, vocabulary_size: int) -> SpanBer
 def compiled_pretrainer(config: PretrainingConfig, vocabulary_size: int) -> SpanBertPretrainer:
     """Builds a model with random weights and its optimizer, so that a checkpoint fits them."""
     model = build_pretrainer(config, vocabulary_size)
-    set_gradient_checkpointing(model, config.training.recompute)
+    set_gradient_checkpointing(model, config.training.gradient_checkpointing)
     model.compile(
         optimizer=pretraining_optimizer(model, config),
         accumulation_steps=config.training.accumulation_steps,

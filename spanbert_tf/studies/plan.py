@@ -167,8 +167,8 @@ def check_fits(memory: Memory, machine: Machine) -> None:
 def _advice(config: AnyConfig) -> str:
     training = config.training
     changes = []
-    if training.recompute == "none":
-        changes.append("--set training.recompute=layers")
+    if not training.gradient_checkpointing:
+        changes.append("--set training.gradient_checkpointing=true")
     changes.append(f"--set training.accumulation_steps={2 * training.accumulation_steps}")
     return f"try {' or '.join(changes)}, fewer --rows or more chips"
 
@@ -180,6 +180,7 @@ def report(plan: Plan, config: AnyConfig, machine: Machine) -> list[str]:
     rows = training.batch_size
     length = positions_of_row(config)
     attention = "fused" if plan.fuses_attention else "in parts"
+    checkpointing = "with" if training.gradient_checkpointing else "without"
     title = f"{machine.name}: {rows:,} rows of {length:,}"
     title += f", {rows // len(machine.devices):,} a chip"
     if training.accumulation_steps > 1:
@@ -189,7 +190,8 @@ def report(plan: Plan, config: AnyConfig, machine: Machine) -> list[str]:
     expected = least[bound] / _SHARE
     times = [f"{1000 * seconds:,.3g} ms of {name}" for name, seconds in least.items()]
     lines = [
-        f"{title}; {training.precision}, recompute {training.recompute}, attention {attention}",
+        f"{title}; {training.precision}, {checkpointing} gradient checkpointing, attention "
+        f"{attention}",
         f"  memory: fits, {plan.memory.total / _GIB:.2f} of {chip.memory / _GIB:.1f} GiB a chip "
         f"({_shares(plan.memory)})",
         f"  a step of a chip: {plan.operations / 1e12:.3g} T operations, "

@@ -155,11 +155,11 @@ def compile_task(model: keras_hub.models.Task, config: FinetuningConfig, num_ste
         num_steps: number of steps of the whole run.
 
     Raises:
-        ConfigurationError: `frozen_layers` exceeds the number of layers, or `recompute` is set for
-            an encoder that does not support it.
+        ConfigurationError: `frozen_layers` exceeds the number of layers, or
+            `gradient_checkpointing` is set for an encoder that does not support it.
     """
     freeze_layers(model.backbone, config.optimizer.frozen_layers)
-    set_gradient_checkpointing(model, config.training.recompute)
+    set_gradient_checkpointing(model, config.training.gradient_checkpointing)
     model.compile(
         optimizer=finetuning_optimizer(model, config.optimizer, num_steps=num_steps),
         metrics=None,  # the objective has metrics of its own
@@ -252,21 +252,21 @@ def layer_factors(backbone: SpanBertBackbone, layer_decay: float) -> dict[str, f
     return factors
 
 
-def set_gradient_checkpointing(model: keras.Model, recompute: str) -> None:
+def set_gradient_checkpointing(model: keras.Model, is_on: bool) -> None:
     """Switches gradient checkpointing of the encoder's layers on or off; call it before `fit`.
 
     Args:
         model: any task.
-        recompute: value of `training.recompute`, `layers` or `none`.
+        is_on: value of `training.gradient_checkpointing`.
 
     Raises:
-        ConfigurationError: `recompute` is `layers`, and the model has no `TransformerEncoder`.
+        ConfigurationError: `is_on`, and the model has no `TransformerEncoder`.
     """
     layers = [part for part in model._flatten_layers() if isinstance(part, TransformerEncoder)]
-    if recompute == "layers" and not layers:
+    if is_on and not layers:
         raise ConfigurationError(
-            f"training.recompute: is {recompute}, and {type(model).__name__} has no transformer "
-            "layers of this project; set it to none"
+            f"training.gradient_checkpointing: is true, and {type(model).__name__} has no "
+            "transformer layers of this project; set it to false"
         )
     for layer in layers:
-        layer.gradient_checkpointing = recompute == "layers"
+        layer.gradient_checkpointing = is_on

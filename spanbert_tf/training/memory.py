@@ -64,7 +64,7 @@ def activations(model: keras.Model, config: AnyConfig, num_replicas: int) -> int
     attention_weights = backbone.num_heads * length**2 * value_bytes
     layer = _KEPT_INPUTS * inputs + _KEPT_WEIGHTS * attention_weights
     # While gradients are computed, the arrays of one layer exist once more.
-    if training.recompute == "layers":
+    if training.gradient_checkpointing:
         row = backbone.num_layers * inputs + 2 * layer
     else:
         row = (backbone.num_layers + 1) * layer
@@ -109,8 +109,8 @@ def _advice(training: TrainingConfig | FinetuningTrainingConfig) -> str:
     """Lists settings that need less memory, first those that the same run may change."""
     for_run = []
     for_new_run = []
-    if training.recompute == "none":
-        for_run.append("training.recompute=layers")
+    if not training.gradient_checkpointing:
+        for_run.append("training.gradient_checkpointing=true")
     num_parts = training.accumulation_steps
     num_rows = training.batch_size
     for more_parts in range(2 * num_parts, num_rows + 1, num_parts):

@@ -46,7 +46,7 @@ CHANGEABLE = frozenset(
         "training.strategy",
         "training.tpu",
         "training.accumulation_steps",
-        "training.recompute",
+        "training.gradient_checkpointing",
         "training.steps_per_execution",
         "training.deterministic",
         "training.initial_encoder_share",

@@ -28,7 +28,7 @@ NEW_KEYS = {
     "optimizer.task_layers.global_clipnorm": None,
     "optimizer.lora_rank": None,
     "training.accumulation_steps": 1,
-    "training.recompute": "none",
+    "training.gradient_checkpointing": False,
     "training.strategy": "one_device",
     "training.jit_compile": False,
     "training.deterministic": False,

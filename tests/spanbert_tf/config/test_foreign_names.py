@@ -28,8 +28,14 @@ ARGUMENTS = {
     "adam_beta2": ("optimizer.beta_2", "optimizer.beta_2"),
     "adam_epsilon": ("optimizer.epsilon", "optimizer.epsilon"),
     "gradient_accumulation_steps": ("training.accumulation_steps", "training.accumulation_steps"),
-    "activation_checkpointing": ("training.recompute=layers", "training.recompute=layers"),
-    "gradient_checkpointing": ("training.recompute=layers", "training.recompute=layers"),
+    "activation_checkpointing": (
+        "training.gradient_checkpointing=true",
+        "training.gradient_checkpointing=true",
+    ),
+    "gradient_checkpointing": (
+        "training.gradient_checkpointing=true",
+        "training.gradient_checkpointing=true",
+    ),
     "max_grad_norm": ("optimizer.global_clipnorm", "optimizer.global_clipnorm"),
     "bf16": ("training.precision=mixed_bfloat16", "training.precision=mixed_bfloat16"),
     "fp16": ("training.precision=mixed_float16", "training.precision=mixed_float16"),

@@ -21,7 +21,7 @@ else:
 WIDTH, LENGTH, NUM_LAYERS = 32, 9, 2
 
 
-def layers(dtype, dropout, /, *, recompute, last=TransformerEncoder, **last_options):
+def layers(dtype, dropout, /, *, checkpointing, last=TransformerEncoder, **last_options):
     """A stack of layers; the last one may be of another class, or have other options."""
     keras.utils.set_random_seed(1)
     options = {"intermediate_dim": 37, "num_heads": 4, "dropout": dropout, "dtype": dtype}
@@ -31,7 +31,7 @@ def layers(dtype, dropout, /, *, recompute, last=TransformerEncoder, **last_opti
     for layer in stack:
         layer.build((None, None, WIDTH))
         layer.set_weights([random.normal(0, 0.3, w.shape) for w in layer.get_weights()])
-        layer.gradient_checkpointing = recompute
+        layer.gradient_checkpointing = checkpointing
     return stack
 
 
@@ -88,12 +88,12 @@ def check_equal(make_steps, dtype, dropout, tolerance):
     """Both ways; on the second step dropout has other masks than on the first."""
     kept, again = (
         [np.asarray(each, "float32") for each in keras.tree.flatten(make_steps(stack))]
-        for stack in (layers(dtype, dropout, recompute=way) for way in (False, True))
+        for stack in (layers(dtype, dropout, checkpointing=way) for way in (False, True))
     )
     for one, other in zip(kept, again, strict=True):
         scale = max(np.abs(one).max(), 0.3)  # the gradient of the keys' bias is 0, and rounding
         np.testing.assert_allclose(other, one, rtol=0, atol=tolerance * scale)
-    half = 2 + len(layers(dtype, dropout, recompute=False)[0].trainable_variables) * NUM_LAYERS
+    half = 2 + len(layers(dtype, dropout, checkpointing=False)[0].trainable_variables) * NUM_LAYERS
     assert (kept[0] != kept[half]) == (dropout > 0)
 
 
@@ -112,12 +112,12 @@ def test_in_a_graph_which_fuses_what_is_not_kept_they_are_equal_to_rounding(drop
 def test_each_layer_is_computed_twice_and_once_all_gradients_above_are_there():
     """In the graph: one function of a layer, called for each, and one that computes it again."""
 
-    def calls(*, recompute):
-        graph = step_of(layers("float32", 0.3, recompute=recompute)).graph
+    def calls(*, checkpointing):
+        graph = step_of(layers("float32", 0.3, checkpointing=checkpointing)).graph
         return [op for op in graph.get_operations() if op.type == "PartitionedCall"]
 
-    assert functions_with_softmax(calls(recompute=False)) == NUM_LAYERS * [1] + NUM_LAYERS * [0]
-    found = calls(recompute=True)
+    assert functions_with_softmax(calls(checkpointing=False)) == NUM_LAYERS * [1] + NUM_LAYERS * [0]
+    found = calls(checkpointing=True)
     assert functions_with_softmax(found) == 2 * NUM_LAYERS * [1]
     forward, again = found[:NUM_LAYERS], found[NUM_LAYERS:]  # `again` from the last layer on
     assert {op.get_attr("f").name for op in forward} != {op.get_attr("f").name for op in again}
@@ -169,13 +169,13 @@ CHANGES = {
 
 
 @pytest.mark.parametrize("change", CHANGES)
-@pytest.mark.parametrize("recompute", [False, True])
+@pytest.mark.parametrize("checkpointing", [False, True])
 @pytest.mark.quick_cases(2)
-def test_layers_that_differ_share_no_graph(change, recompute):
+def test_layers_that_differ_share_no_graph(change, checkpointing):
     """Compared with eager execution, which has no graph: what one layer is, the other is not."""
 
     def stack():
-        built = layers("float32", 0.3, recompute=recompute, **CHANGES[change])
+        built = layers("float32", 0.3, checkpointing=checkpointing, **CHANGES[change])
         if change == "frozen":
             built[0]._feedforward_output_dense.bias.trainable = False
         return built
@@ -189,9 +189,9 @@ def test_layers_that_differ_share_no_graph(change, recompute):
         np.testing.assert_allclose(other, one, rtol=0, atol=1e-4 * scale)
 
 
-@pytest.mark.parametrize("recompute", [False, True])
-def test_graphs_that_tensorflow_keeps_do_not_keep_layers(recompute):
-    stack = layers("float32", 0.3, recompute=recompute)
+@pytest.mark.parametrize("checkpointing", [False, True])
+def test_graphs_that_tensorflow_keeps_do_not_keep_layers(checkpointing):
+    stack = layers("float32", 0.3, checkpointing=checkpointing)
     steps_on_tensorflow(stack, tf.function)
     references = [weakref.ref(layer) for layer in stack]
     del stack
@@ -201,8 +201,8 @@ def test_graphs_that_tensorflow_keeps_do_not_keep_layers(recompute):
 
 @pytest.mark.slow
 def test_xla_computes_them_twice_and_takes_no_weights_for_constants():
-    def products(*, recompute):
-        stack = layers("float32", 0.0, recompute=recompute)
+    def products(*, checkpointing):
+        stack = layers("float32", 0.0, checkpointing=checkpointing)
         x, mask = (tf.constant(values) for values in rows())
 
         @tf.function(jit_compile=True)
@@ -215,15 +215,15 @@ def test_xla_computes_them_twice_and_takes_no_weights_for_constants():
         return gradient.experimental_get_compiler_ir(x, mask)(stage="optimized_hlo").count(" dot(")
 
     forward = 6  # with weights four, of attention two
-    kept = products(recompute=False)
+    kept = products(checkpointing=False)
     assert kept >= NUM_LAYERS * 2 * forward
-    assert products(recompute=True) == kept + NUM_LAYERS * forward
+    assert products(checkpointing=True) == kept + NUM_LAYERS * forward
 
 
-@pytest.mark.parametrize("recompute", [False, True])
-def test_no_gradient_is_computed_of_what_is_frozen(recompute):
+@pytest.mark.parametrize("checkpointing", [False, True])
+def test_no_gradient_is_computed_of_what_is_frozen(checkpointing):
     def products(*, trainable):
-        stack = layers("float32", 0.3, recompute=recompute)
+        stack = layers("float32", 0.3, checkpointing=checkpointing)
         for layer in stack:
             layer._feedforward_output_dense.trainable = trainable
         step = step_of(stack)
@@ -232,9 +232,9 @@ def test_no_gradient_is_computed_of_what_is_frozen(recompute):
 
     # Of a function without gradients, of one with them, the gradients', and what is computed again.
     # Layers with frozen weights share no function, unless they are computed again.
-    again = 4 if recompute else 0
+    again = 4 if checkpointing else 0
     assert products(trainable=True) == 4 + 4 + 8 + again
-    assert products(trainable=False) == (4 + 4 + 7 + 4 if recompute else NUM_LAYERS * (4 + 7))
+    assert products(trainable=False) == (4 + 4 + 7 + 4 if checkpointing else NUM_LAYERS * (4 + 7))
 
 
 def executed(function):

@@ -249,10 +249,10 @@ def test_a_batch_in_parts_trains_as_a_whole(name, num_rows, weights, run_eagerly
 def test_layers_that_are_computed_again_train_as_those_that_are_kept(name, accumulation_steps):
     """With dropout; what is held gets no gradient in either way."""
     data, results = dataset(random_rows(name, BATCH), BATCH), []
-    for recompute in ("none", "layers"):
+    for checkpointing in (False, True):
         keras.utils.set_random_seed(3)
         task = TASKS[name](SpanBertBackbone(VOCABULARY, 2, 4, 32, 37, max_sequence_length=LENGTH))
-        set_gradient_checkpointing(task, recompute)
+        set_gradient_checkpointing(task, checkpointing)
         task.compile(OPTIMIZERS["ours"](), accumulation_steps=accumulation_steps)
         task.freeze(task.backbone.transformer_layers[0].variables)
         losses = task.fit(data, epochs=3, shuffle=False, verbose=0).history["loss"]
@@ -264,12 +264,12 @@ def test_layers_that_are_computed_again_train_as_those_that_are_kept(name, accum
 @pytest.mark.slow
 def test_replicas_compute_their_layers_again_with_masks_of_their_own(two_devices):
     data, results = dataset(random_rows("question_answerer", BATCH), BATCH), []
-    for recompute in ("none", "layers"):
+    for checkpointing in (False, True):
         keras.utils.set_random_seed(3)
         with two_devices.scope():
             backbone = SpanBertBackbone(VOCABULARY, 1, 4, 32, 37, max_sequence_length=LENGTH)
             task = TASKS["question_answerer"](backbone)
-            set_gradient_checkpointing(task, recompute)
+            set_gradient_checkpointing(task, checkpointing)
             task.compile(OPTIMIZERS["ours"]())
         losses = task.fit(data, epochs=3, shuffle=False, verbose=0).history["loss"]
         results.append((losses, task.get_weights()))
@@ -300,11 +300,11 @@ def test_an_optimizer_that_scales_the_loss_is_the_only_one_that_does():
         assert (task.optimizer is optimizer) == scales
 
 
-def test_recompute_is_refused_where_there_is_nothing_to_compute_again():
+def test_gradient_checkpointing_is_refused_without_transformer_layers():
     other = keras_hub.models.BertBackbone(VOCABULARY, 1, 4, 32, 37)
-    set_gradient_checkpointing(other, "none")
-    with pytest.raises(ConfigurationError, match=r"BertBackbone has no transformer layers .*none"):
-        set_gradient_checkpointing(other, "layers")
+    set_gradient_checkpointing(other, False)
+    with pytest.raises(ConfigurationError, match=r"BertBackbone has no transformer layers .*false"):
+        set_gradient_checkpointing(other, True)
 
 
 def test_a_batch_in_parts_of_a_model_in_bfloat16():

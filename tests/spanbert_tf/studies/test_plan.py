@@ -145,9 +145,10 @@ from spanbert_tf.studies.plan import described
 
 overrides = ["model.num_layers=3", "data.vocabulary_size=1000", "training.batch_size=5"]
 found = {}
-for recompute in ("none", "layers"):
-    config = load_config("spanbert_base", [*overrides, f"training.recompute={recompute}"])
-    found[recompute] = count_operations(*described(config, config))
+for checkpointing in ("false", "true"):
+    changed = [*overrides, f"training.gradient_checkpointing={checkpointing}"]
+    config = load_config("spanbert_base", changed)
+    found[checkpointing] = count_operations(*described(config, config))
 model, (batch,) = described(config, config)
 found["told"] = 1e9 * float(model.step_operations(batch))
 print(json.dumps(found))
@@ -166,9 +167,9 @@ print(json.dumps(found))
     span_boundary = slots * ((2 * width + 200) * width + width * width + width * 1000)
     heads = 3 * (masked_lm + span_boundary)
     # Recomputed layers go forwards twice. What is not a product is little beside them.
-    for recompute, times in (("none", 3), ("layers", 4)):
+    for checkpointing, times in (("false", 3), ("true", 4)):
         products = 2 * rows * (times * 3 * layer + heads)
-        assert products * 0.99 <= found[recompute] <= 1.03 * products
+        assert products * 0.99 <= found[checkpointing] <= 1.03 * products
     # Runs tell what they compute once.
     assert found["told"] == pytest.approx(2 * rows * (9 * layer + heads))
 

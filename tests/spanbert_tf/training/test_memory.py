@@ -53,7 +53,7 @@ def child(*command, **environment):
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("options", [[], ["training.recompute=layers"]])
+@pytest.mark.parametrize("options", [[], ["training.gradient_checkpointing=true"]])
 def test_activations_are_what_more_rows_take_of_the_process(options):
     """Within 30 %: allocators round, and what is temporary is not counted."""
     estimates, peaks = [], []
@@ -100,8 +100,9 @@ def test_too_little_memory_is_one_line_with_what_to_change(
     (line,) = ended.stderr.splitlines()
     assert f"{tmp_path}/run: out of memory on CPU:0 for float [" in line
     assert line.endswith(
-        "; try --set training.recompute=layers or --set training.accumulation_steps=2, or in "
-        "another --output --set training.precision=mixed_bfloat16 or --set training.batch_size=20"
+        "; try --set training.gradient_checkpointing=true or --set training.accumulation_steps=2, "
+        "or in another --output --set training.precision=mixed_bfloat16 or "
+        "--set training.batch_size=20"
     )
     has_begun = (tmp_path / "run").exists()
     assert has_begun == (limit > 5_000_000)
@@ -116,7 +117,7 @@ def test_too_little_memory_is_one_line_with_what_to_change(
 )
 def test_what_was_changed_already_is_not_proposed(error, tiny_overrides):
     overrides = ["training.batch_size=1", "training.precision=mixed_bfloat16"]
-    overrides += ["training.recompute=layers"]
+    overrides += ["training.gradient_checkpointing=true"]
 
     class Job:
         config = load_config("spanbert_base", [*tiny_overrides, *overrides])

@@ -68,7 +68,7 @@ def test_layers_may_be_computed_again_from_some_step_on(tmp_path, tiny_overrides
     """As is advised where memory ends; other rows may not come. By hand, the run went on so."""
     run, before = RunDirectory(str(tmp_path / "run")), load_config("spanbert_base", tiny_overrides)
     run.write(before, {})
-    overrides = [*tiny_overrides, "training.recompute=layers"]
+    overrides = [*tiny_overrides, "training.gradient_checkpointing=true"]
     assert run.check(load_config("spanbert_base", overrides), load_config) == before
     overrides += ["training.batch_size=2"]
     with pytest.raises(MismatchError, match=r"training\.batch_size is 4 in this run and 2 now"):
