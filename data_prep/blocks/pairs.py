@@ -28,7 +28,8 @@ from data_prep.blocks.sequences import (
 )
 from data_prep.text.scanning import GROUP
 
-NEXT, RANDOM = 0, 1
+NEXT = 0
+RANDOM = 1
 _INDEX_LISTS = (1, 3)  # places of indices in `Block.lists`; all other lists are positions
 _LABEL_BIT = 32  # bit of the record id that decides the label; any bit would do
 

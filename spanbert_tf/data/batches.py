@@ -48,7 +48,9 @@ from spanbert_tf.text.vocabulary import SpecialTokenIds
 # entities was 67.5, and 68.8 with batches of any rows (GUM, MiniLM, five seeds).
 FEWEST_SORTED = 128
 MAX_WIDTHS = 16  # shapes that XLA compiles a step for
-_ROWS, _BATCHES = 0, 1  # what is permuted
+# What is permuted.
+_ROWS = 0
+_BATCHES = 1
 
 
 class Plan(NamedTuple):

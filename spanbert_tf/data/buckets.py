@@ -81,7 +81,8 @@ class Buckets:
         is_full = places < np.repeat(num_full * self.sizes, counts)
         full_buckets = np.repeat(np.arange(len(self.widths)), num_full)  # [M]
         sizes = self.sizes[full_buckets]
-        rows, rest = order[is_full], np.sort(order[~is_full])
+        rows = order[is_full]
+        rest = np.sort(order[~is_full])
         last_rows = rows[np.cumsum(sizes) - 1]  # [M], the rows that filled them
         rows = rows[np.argsort(np.repeat(last_rows, sizes), kind="stable")]
         full_buckets = full_buckets[np.argsort(last_rows)]
@@ -171,7 +172,8 @@ def batch_widths(num_rows: np.ndarray, max_length: int, most: int) -> np.ndarray
         sums = fewest[:, np.newaxis] + positions  # [C + 1, C]
         choices.append(sums.argmin(axis=0))
         fewest = np.concatenate([[0], sums.min(axis=0)])
-    widths, end = [], len(candidates)
+    widths = []
+    end = len(candidates)
     for choice in reversed(choices):
         if end:
             widths.append(candidates[end - 1])

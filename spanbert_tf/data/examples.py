@@ -94,7 +94,8 @@ def _numbers(example: "tf.train.Example", name: str, dtype: str) -> np.ndarray:
     """Returns the numbers of a feature; a `NoExampleError` says what is wrong with it."""
     if name not in example.features.feature:
         raise NoExampleError(f"it lacks {name}")
-    feature, wanted = example.features.feature[name], _KINDS.get(dtype, "bytes_list")
+    feature = example.features.feature[name]
+    wanted = _KINDS.get(dtype, "bytes_list")
     kind = feature.WhichOneof("kind")
     if kind != wanted:
         raise NoExampleError(f"{name} is stored as {kind or 'nothing'}, not as {wanted}")

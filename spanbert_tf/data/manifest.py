@@ -62,11 +62,13 @@ ANNOTATIONS: dict[Annotation, tuple[str, str]] = {  # of records that were writt
 SPAN_LISTS: dict[str, tuple[str, ...]] = dict(ANNOTATIONS.items())
 SPAN_LISTS["sentences"] = (SENTENCE_STARTS,)
 # Of records that were written with `--word-segmentation`; without it, words are those of BERT.
-WORDS, WORD_STARTS = "words", "word_starts"
+WORDS = "words"
+WORD_STARTS = "word_starts"
 SPAN_LISTS[WORDS] = (WORD_STARTS,)
 
 # Numbers of speakers, of documents for coreference; those of named ones are larger.
-NO_SPEAKER, SPECIAL_SPEAKER = 0, 1
+NO_SPEAKER = 0
+SPECIAL_SPEAKER = 1
 
 LIST_DTYPE = "uint16"
 LIST_MAXIMUM = 2**16 - 1  # larger numbers are stored as this; every index table is far smaller
@@ -212,7 +214,8 @@ class Manifest:
             directory: directory of the records, for errors.
             fitting: `(name, the records' own value)` → the settings that fit it.
         """
-        differences, settings = [], []
+        differences = []
+        settings = []
         for name, found in self.differing(wanted).items():
             differences.append(
                 f"data.{name} of these records is {as_yaml(found)}, of the configuration "
@@ -551,7 +554,8 @@ class PretrainingManifest(Manifest):
         Raises:
             BadInputError: they are missing, or not those of these records.
         """
-        path, advice = os.path.join(directory, UNIGRAM_COUNTS_FILE), "write the records again"
+        path = os.path.join(directory, UNIGRAM_COUNTS_FILE)
+        advice = "write the records again"
         try:
             regular_size(path)
             with open(path, "rb") as file:

@@ -244,7 +244,8 @@ class Records(os.PathLike, Generic[ManifestT]):
         Raises:
             BadInputError: they are damaged, not those of the description, or there is no row.
         """
-        lengths, manifest = self._all_lengths, self.manifest
+        lengths = self._all_lengths
+        manifest = self.manifest
         lengths = lengths[: manifest.num_training_rows] if training else lengths
         if not len(lengths):
             path = self._path(manifest.rows_file)

@@ -110,11 +110,13 @@ class TextRowPacker:
         sizes = tf.cast(first.row_lengths(), tf.int32)  # [B]
         if second is None:
             kept = tf.minimum(sizes, self.sequence_length - 2)
-            lengths, is_cut = kept + 2, kept < sizes
+            lengths = kept + 2
+            is_cut = kept < sizes
         else:
             second_sizes = tf.cast(second.row_lengths(), tf.int32)
             kept, second_kept = self._sizes(sizes, second_sizes)
-            lengths, is_cut = kept + second_kept + 3, kept + second_kept < sizes + second_sizes
+            lengths = kept + second_kept + 3
+            is_cut = kept + second_kept < sizes + second_sizes
         longest = tf.maximum(tf.reduce_max(lengths), 2)  # of no rows: the special tokens alone
         width = self.sequence_length if pads_to_limit else longest
         positions = tf.range(width)[tf.newaxis]  # [1, S]
@@ -206,7 +208,8 @@ class RelationPacker(tf.Module):
         """
         subject, object = (tf.cast(places, tf.int32) for places in (subject, object))
         is_first = (subject[:, 0] < object[:, 0])[:, tf.newaxis]  # [N, 1]: the subject is
-        first, second = tf.where(is_first, subject, object), tf.where(is_first, object, subject)
+        first = tf.where(is_first, subject, object)
+        second = tf.where(is_first, object, subject)
         parts = self._tokenized_parts(text, first, second)
         if self._is_masked:
             empty = parts[0][:, :0]
@@ -218,7 +221,8 @@ class RelationPacker(tf.Module):
             second_id = tf.where(is_first, *ids[::-1])
             middle = [before, first_id, between, second_id, after]
         else:
-            subject_ids, object_ids = self._boundaries[:2], self._boundaries[2:]
+            subject_ids = self._boundaries[:2]
+            object_ids = self._boundaries[2:]
             ids = tf.where(is_first, [subject_ids + object_ids], [object_ids + subject_ids])
             starts_and_ends = tf.split(ids, 4, axis=1)  # [N, 1] each
             middle = [before, starts_and_ends[0], one, starts_and_ends[1], between]

@@ -20,8 +20,10 @@ from spanbert_tf.errors import BadInputError, reason
 from spanbert_tf.files.contents import regular_size
 from spanbert_tf.files.output import os_errors
 
-_LENGTH, _CHECKSUM = struct.Struct("<Q"), struct.Struct("<I")
-_HEADER_BYTES, _FOOTER_BYTES = 12, 4
+_LENGTH = struct.Struct("<Q")
+_CHECKSUM = struct.Struct("<I")
+_HEADER_BYTES = 12
+_FOOTER_BYTES = 4
 # Of all files together. Looking at each length of more would read them once more from the disk.
 _MAX_BYTES = 4 << 30
 # NumPy reads a head as Python's text, and sets aside what it says the array takes.
@@ -111,7 +113,8 @@ def _frames(descriptor: int) -> Iterator[tuple[int, int, str | None]]:
 
     Only lengths are read. The first wrong length is the last that is yielded.
     """
-    size, position = os.fstat(descriptor).st_size, 0
+    size = os.fstat(descriptor).st_size
+    position = 0
     while position < size:
         header = os.pread(descriptor, _HEADER_BYTES, position)
         position += _HEADER_BYTES

@@ -72,7 +72,9 @@ class WindowPacker:
         max_question_tokens: int,
         question_first: bool = False,
     ) -> None:
-        self._start_id, self._end_id, self._pad_id = start_id, end_id, pad_id
+        self._start_id = start_id
+        self._end_id = end_id
+        self._pad_id = pad_id
         self._sequence_length = sequence_length
         self._stride = stride
         self._max_question_tokens = min(max_question_tokens, sequence_length - 4)
@@ -133,8 +135,10 @@ class PlannedWindows:
         special_ids: tuple[int, int, int],
         question_first: bool,
     ) -> None:
-        self._question_sizes, self._lengths = question_sizes, lengths
-        self._special_ids, self._question_first = special_ids, question_first
+        self._question_sizes = question_sizes
+        self._lengths = lengths
+        self._special_ids = special_ids
+        self._question_first = question_first
         questions, passages = parts["token_ids"]
         self._starts = [tf.cast(ids.row_starts(), tf.int32) for ids in (questions, passages)]
         self._values = {  # never empty
@@ -165,11 +169,10 @@ class PlannedWindows:
         def of_owner(values: tf.Tensor) -> tf.Tensor:
             return tf.gather(values, owners)[:, tf.newaxis]  # [C, 1]
 
-        question_sizes, passage_sizes = (
-            of_owner(self._question_sizes),
-            of_owner(self._passage_sizes),
-        )
-        lengths, strides = of_owner(self._lengths), of_owner(self._strides)
+        question_sizes = of_owner(self._question_sizes)
+        passage_sizes = of_owner(self._passage_sizes)
+        lengths = of_owner(self._lengths)
+        strides = of_owner(self._strides)
         firsts = (numbers[:, tf.newaxis] - of_owner(self._first_windows)) * strides
         sizes = tf.minimum(passage_sizes - firsts, lengths)  # [C, 1]
         columns = tf.range(self._width)[tf.newaxis] - 1  # [1, S] from the first token on

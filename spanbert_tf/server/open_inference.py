@@ -99,7 +99,8 @@ async def infer(request: Request) -> Response:
             is_number = stated.isdecimal() and len(stated) <= _MOST_DIGITS
             if not is_number or int(stated) > len(body):
                 raise RequestError(400, f"the header {_HEAD_LENGTH} states no length of the JSON")
-            head, binary = body[: int(stated)], bytes(body[int(stated) :])
+            head = body[: int(stated)]
+            binary = bytes(body[int(stated) :])
             content = await beside(len(body), parse_body, head)
             return await _infer(request, content, binary, len(body), version)
 
@@ -155,7 +156,8 @@ def _columns(
         elif size < 0:
             raise RequestError(400, f"input {name!r} has {size} bytes")
         else:
-            data, binary = _binary_data(name, binary[:size], specs[name]), binary[size:]
+            data = _binary_data(name, binary[:size], specs[name])
+            binary = binary[size:]
         columns[name] = _nested(name, tensor, data, specs[name])
     if binary:
         raise RequestError(400, "the body has more bytes than its tensors")

@@ -232,7 +232,8 @@ class ServedModel:
         budget = min(self._max_batch_tokens, model.pipeline.max_batch_tokens)
         worker = Worker(model.compute, budget, self._metrics.batches(self.source.name))
         old = self._version
-        self._found, self._version = found, Version(model, worker)
+        self._version = Version(model, worker)
+        self._found = found
         self._last_problem = ""
         print_line(f"{self.source.name}: serves version {model.version}, {model.pipeline.name}")
         if old is not None:
