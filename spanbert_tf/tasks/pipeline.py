@@ -348,19 +348,7 @@ class Pipeline(abc.ABC):
             parts = [self.parts(description, item) for item in items]
             places = [(item, part) for item, cut in enumerate(parts) for part in range(len(cut))]
             read = [part for cut in parts for part in cut]
-            if max_tokens_in_batch is None:
-                lengths = [
-                    sum(len(part[name].encode(errors="replace")) for name in texts) for part in read
-                ]
-                max_bytes = _BYTES_PER_TOKEN * self.max_batch_tokens
-                batches = batches_by_length(lengths, batch_size, max_bytes)
-            else:
-                columns = [string_tensor([part[name] for part in read]) for name in texts]
-                tokenizer = WordPieceTokenizer.shared(
-                    description.vocabulary, description.text_rules
-                )
-                lengths = count_tokens(tokenizer, columns)
-                batches = batches_by_length(lengths, len(read), max_tokens_in_batch)
+            batches = self._batches(description, texts, read, batch_size, max_tokens_in_batch)
             # The outputs for the parts of each input; `{}` for a part that was not read yet.
             found: list[list[dict[str, Any]]] = [[{}] * len(cut) for cut in parts]
             answers: list = [None] * len(items)
@@ -379,6 +367,38 @@ class Pipeline(abc.ABC):
             return shown_list(answers)
 
         return answer_all
+
+    def _batches(
+        self,
+        description: Description,
+        texts: Sequence[str],
+        parts: Sequence[dict],
+        batch_size: int,
+        max_tokens_in_batch: int | None,
+    ) -> list[list[int]]:
+        """Batches parts of similar length; see `Predictor` for the last two arguments.
+
+        Args:
+            description: as for `answer`.
+            texts: names of the texts of a part.
+            parts: the parts of all inputs.
+            batch_size: largest number of parts of a batch, unless `max_tokens_in_batch` is given.
+            max_tokens_in_batch: largest number of tokens of a batch. By default a batch has at most
+                `max_batch_tokens`, which are estimated by bytes.
+
+        Returns:
+            The indices of the parts of each batch.
+        """
+        if max_tokens_in_batch is None:
+            lengths = [
+                sum(len(part[name].encode(errors="replace")) for name in texts) for part in parts
+            ]
+            max_bytes = _BYTES_PER_TOKEN * self.max_batch_tokens
+            return batches_by_length(lengths, batch_size, max_bytes)
+        tokenizer = WordPieceTokenizer.shared(description.vocabulary, description.text_rules)
+        columns = [string_tensor([part[name] for part in parts]) for name in texts]
+        lengths = count_tokens(tokenizer, columns)
+        return batches_by_length(lengths, len(parts), max_tokens_in_batch)
 
     def check_all(self, description: Description, inputs: Iterable[str | dict]) -> list[dict]:
         """Checks inputs and converts them to dicts.

@@ -46,22 +46,31 @@ def score_answers(
     Raises:
         MismatchError: a question has no answer and `has_unanswerable` is false.
     """
+    if has_unanswerable:
+        return _score_squad_v2(questions, answered, null_threshold)
+    for line in questions:
+        if not line["gold_texts"]:
+            raise MismatchError(
+                f"question {line['id']!r}: has no answer, as in SQuAD 2.0; write the questions "
+                "again with --version-2, and fine-tune for them"
+            )
+    best_texts = {item.id: item.candidates[0].text for item in answered}
+    if metric != SQUAD:
+        each = score_each(questions, list(best_texts.values()), metric, language)
+        return {name: float(np.mean([item[name] for item in each])) for name in each[0]}
     # Imported here, since no other task or command needs the Model Garden.
-    from official.nlp.tools import squad_evaluate_v1_1, squad_evaluate_v2_0
+    from official.nlp.tools import squad_evaluate_v1_1
 
-    if not has_unanswerable:
-        for line in questions:
-            if not line["gold_texts"]:
-                raise MismatchError(
-                    f"question {line['id']!r}: has no answer, as in SQuAD 2.0; write the questions "
-                    "again with --version-2, and fine-tune for them"
-                )
-        best_texts = {item.id: item.candidates[0].text for item in answered}
-        if metric != SQUAD:
-            each = score_each(questions, list(best_texts.values()), metric, language)
-            return {name: float(np.mean([item[name] for item in each])) for name in each[0]}
-        scores = squad_evaluate_v1_1.evaluate(_dataset(questions), best_texts)
-        return {"exact_match": 100 * scores["exact_match"], "f1": 100 * scores["final_f1"]}
+    scores = squad_evaluate_v1_1.evaluate(_dataset(questions), best_texts)
+    return {"exact_match": 100 * scores["exact_match"], "f1": 100 * scores["final_f1"]}
+
+
+def _score_squad_v2(
+    questions: Sequence[dict], answered: Sequence[AnsweredQuestion], null_threshold: float
+) -> dict[str, float]:
+    """Computes the scores of SQuAD 2.0, with the best scores of other thresholds."""
+    from official.nlp.tools import squad_evaluate_v2_0
+
     final = {item.id: item.text_under(null_threshold) for item in answered}
     # With null odds of 0 the script takes the answers as they are.
     scores = squad_evaluate_v2_0.evaluate(_dataset(questions), final, dict.fromkeys(final, 0.0))
