@@ -12,6 +12,7 @@ import functools
 import math
 import os
 import re
+import shlex
 from collections.abc import Iterator
 from typing import Annotated, Any, ClassVar, Self
 
@@ -20,7 +21,7 @@ from annotated_types import Ge, Lt, MinLen
 
 from spanbert_tf.errors import BadInputError, reason
 from spanbert_tf.files.arrays import ARRAYS_DAMAGE, read_arrays
-from spanbert_tf.files.contents import is_file_name, sha256
+from spanbert_tf.files.contents import is_file_name, is_inside, sha256
 from spanbert_tf.files.hdf5 import FREE_BYTES, check_layout
 from spanbert_tf.files.kinds import PRESET_CONFIG, download_commands, refuse_no_preset
 from spanbert_tf.files.output import OutputKind
@@ -37,6 +38,7 @@ GOLDEN_FILE = "golden.json"
 CARD_FILE = "README.md"
 ADAPTER_CONFIG = "adapter_config.json"
 ADAPTER_WEIGHTS = "adapter_model.safetensors"
+ENCODER_VARIABLE = "SPANBERT_TF_ENCODER"  # the user's name for the encoder of an adapter
 PRESET_KIND = OutputKind(
     "a preset",
     GOLDEN_FILE,
@@ -344,26 +346,36 @@ class PresetFiles:
 
     @functools.cached_property
     def base(self) -> Self:
-        """The preset that holds the encoder's weights: this one, or the one that an adapter names.
+        """The preset that holds the encoder's weights: this one, or the encoder of an adapter.
 
-        An adapter may come from a stranger, so nothing is fetched that it names.
+        SPANBERT_TF_ENCODER names this encoder, or else the adapter does. An adapter may come from a
+        stranger, so nothing is fetched that it names, and no directory is looked at that does not
+        lie beside it.
 
         Raises:
-            BadInputError: an adapter names something else than a preset on this machine.
+            BadInputError: the adapter names something else than a preset beside it, or the variable
+                something else than a preset on this machine.
         """
         if self.adapter is None:
             return self
-        named = self.adapter.base_model_name_or_path
-        advice = f"name in {ADAPTER_CONFIG} (base_model_name_or_path) where it lies now"
+        given = os.environ.get(ENCODER_VARIABLE)
+        named = given or self.adapter.base_model_name_or_path
+        place = f"{self.name}: its encoder {named}"
         if is_remote(named):
             raise BadInputError(
-                f"{self.name}: its encoder is {named}, and nothing is fetched that an adapter "
-                f"names: download it if you trust it, and {advice}"
+                f"{place} is not on this machine, and nothing is fetched for an adapter: download "
+                f"it if you trust it, and name its directory: {ENCODER_VARIABLE}=DIRECTORY"
             )
-        directory = os.path.join(self.name, named)
+        directory = given or os.path.normpath(os.path.join(os.path.realpath(self.name), named))
+        if not given and not _is_beside(directory, self.name):
+            raise BadInputError(
+                f"{place} does not lie beside it, and no other path is opened that an adapter "
+                f"names: if you trust it, give {ENCODER_VARIABLE}={shlex.quote(directory)}"
+            )
         if not os.path.isdir(directory) or is_adapter(directory):
             raise BadInputError(
-                f"{self.name}: its encoder {named} is no preset that is there; {advice}"
+                f"{place} is no preset that is there; give {ENCODER_VARIABLE}=DIRECTORY, where it "
+                "lies now"
             )
         return type(self)(directory)
 
@@ -434,6 +446,16 @@ class PresetFiles:
 def is_adapter(directory: str) -> bool:
     """Whether a directory holds an adapter, whose encoder is another preset."""
     return os.path.isfile(os.path.join(directory, ADAPTER_CONFIG))
+
+
+def _is_beside(directory: str, adapter: str) -> bool:
+    """Whether a normalized path lies, links followed, in the folder that holds an adapter.
+
+    Nothing of a path that leads out of this folder is looked at: it may be of another machine.
+    """
+    folder = os.path.dirname(os.path.realpath(adapter))
+    leads_out = os.path.commonpath([directory, folder]) != folder or "\0" in directory
+    return not leads_out and is_inside(directory, folder)
 
 
 def golden_digest(preset: str | os.PathLike) -> str | None:

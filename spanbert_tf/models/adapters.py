@@ -33,6 +33,7 @@ from spanbert_tf.files.output import Output
 from spanbert_tf.files.preset import (
     ADAPTER_CONFIG,
     ADAPTER_WEIGHTS,
+    ENCODER_VARIABLE,
     GOLDEN_FILE,
     PRESET_KIND,
     PresetFiles,
@@ -91,7 +92,7 @@ class Adapter:
         """Returns the error for an encoder that is not the adapter's; `found` says what differs."""
         return MismatchError(
             f"{self.encoder}: is not the encoder that {self.directory} was trained on ({found}); "
-            f"name that one in {ADAPTER_CONFIG} (base_model_name_or_path)"
+            f"give that one as {ENCODER_VARIABLE}=DIRECTORY"
         )
 
     def merge_into(self, backbone: keras_hub.models.Backbone) -> None:
@@ -160,7 +161,7 @@ def read_adapter(preset: str | os.PathLike | PresetFiles) -> Adapter:
 
     Raises:
         BadInputError: it is no adapter, a file is damaged, the adapter adapts other projections
-            than queries, keys and values, or its encoder is not on this machine.
+            than queries, keys and values, or as `PresetFiles.base`.
     """
     files = PresetFiles.of(preset)
     config = files.adapter

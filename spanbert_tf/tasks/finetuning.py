@@ -3,7 +3,7 @@
 import json
 import os
 import textwrap
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
 import keras_hub
@@ -14,6 +14,7 @@ from spanbert_tf.config.run import CONFIG_FILE, PRESET, SCORES_FILE, VALIDATION_
 from spanbert_tf.data.records import Records, TaskManifest
 from spanbert_tf.errors import BadInputError, MismatchError, reason
 from spanbert_tf.files.output import write_text
+from spanbert_tf.files.preset import ENCODER_VARIABLE
 from spanbert_tf.files.text_files import parse_json
 from spanbert_tf.files.written import print_written
 from spanbert_tf.models import SpanBertBackbone, SpanBertTokenizer
@@ -325,20 +326,20 @@ class FinetuningJob(Job[FinetuningConfig]):
             precision = " in float32" if is_mixed else ""
             print_line(f"{self._validation_data}{precision}: {shown_scores(scores)}{advice}")
         written = f"{PRESET}/"
+        commands = [*commands_with(directory, self._task, self._validation_data)]
         if self.config.optimizer.lora_rank and not self.config.training.random_weights:
+            adapter = os.path.join(output, ADAPTER)
             write_adapter(
                 model,
-                os.path.join(output, ADAPTER),
+                adapter,
                 preset=directory,
                 encoder=self._encoder,
                 digest=self._encoder_digest,
             )
             written += f", {ADAPTER}/"
+            commands.append(["env", f"{ENCODER_VARIABLE}={self._encoder}", *_predicting(adapter)])
         contents = f"{written}, checkpoints/, metrics.jsonl, {CONFIG_FILE}"
-        commands: Iterable[list[str]] = ()
-        if self._show_next_steps:
-            commands = commands_with(directory, self._task, self._validation_data)
-        print_written(output, *commands, contents=contents)
+        print_written(output, *(commands if self._show_next_steps else ()), contents=contents)
         return scores
 
     def _evaluated(
@@ -367,9 +368,14 @@ def commands_with(preset: str, task: Task, validation_data: Records | None) -> I
         if task.report:
             options += ["--report", "report.html"]
         yield ["spanbert-tf", "evaluate", *options]
-    files = ["--input", "INPUTS", "--output", "predictions.jsonl"]
-    yield ["spanbert-tf", "predict", "--preset", preset, *files]
+    yield _predicting(preset)
     yield ["spanbert-tf", "export", "--preset", preset, "--output", "served"]
+
+
+def _predicting(preset: str) -> list[str]:
+    """Returns the words of the command that predicts with a finished model."""
+    files = ["--input", "INPUTS", "--output", "predictions.jsonl"]
+    return ["spanbert-tf", "predict", "--preset", preset, *files]
 
 
 def best_evaluation(task: Task, config: FinetuningConfig, records: Records) -> Best:

@@ -1,11 +1,14 @@
 """Adapters as directories of their own: this project's commands read them, and so does `peft`."""
 
+import contextlib
 import json
 import math
 import os
 import pathlib
+import shlex
 import shutil
 import socket
+import sys
 
 import numpy as np
 import peft
@@ -173,16 +176,18 @@ def test_another_encoder_is_refused(hidden_dim, answerer, tmp_path):
             Preset(answerer).task(tiny_class(), dtype=precision)
         message = str(error.value)
         assert "\n" not in message and answerer in message and other in message
-        assert "adapter_config.json" in message
+        assert "give that one as SPANBERT_TF_ENCODER=" in message
 
 
-def test_an_encoder_that_was_moved_is_named_anew(answerer, tmp_path):
-    encoder = str(tmp_path / "encoder")
-    shutil.move(encoder, tmp_path / "moved")
-    edit_config(answerer, base_model_name_or_path=encoder)
+def test_an_encoder_that_was_moved_is_given_anew(answerer, tmp_path, monkeypatch):
+    encoder, moved = str(tmp_path / "encoder"), str(tmp_path / "moved")
+    shutil.move(encoder, moved)
     with pytest.raises(BadInputError, match=rf"{answerer}: its encoder {encoder} is no preset"):
         Preset(answerer).task(tiny_class())
-    edit_config(answerer, base_model_name_or_path=str(tmp_path / "moved"))
+    with monkeypatch.context() as patch:
+        patch.setenv("SPANBERT_TF_ENCODER", moved)
+        Preset(answerer).task(tiny_class())
+    edit_config(answerer, base_model_name_or_path=moved)
     Preset(answerer).task(tiny_class())
     edit_config(answerer, base_model_name_or_path=answerer)  # and no end
     with pytest.raises(BadInputError, match="is no preset"):
@@ -293,11 +298,9 @@ def test_nothing_is_fetched_that_an_adapter_names(name, answerer, monkeypatch, t
     monkeypatch.setattr(socket.socket, "connect", lambda *_: pytest.fail("asks the network"))
     edit_config(answerer, base_model_name_or_path=f"{name}\x1b]0;title\x07")
     for load in (lambda preset: Preset(preset).task(tiny_class()), tiny_class().from_preset):
-        with pytest.raises(
-            BadInputError, match="nothing is fetched that an adapter names"
-        ) as error:
+        with pytest.raises(BadInputError, match="nothing is fetched for an adapter") as error:
             load(answerer)
-        assert "download it if you trust it, and name in adapter_config.json" in str(error.value)
+        assert "download it if you trust it, and name its directory" in str(error.value)
     with pytest.raises(SystemExit):
         main(["export", "--preset", answerer, "--output", str(tmp_path / "served")])
     said = capsys.readouterr().err
@@ -311,6 +314,57 @@ def test_an_encoder_is_named_from_where_its_adapter_lies(answerer, tmp_path, mon
     shutil.move(tmp_path / "encoder", tmp_path / "adapter" / "inside")
     edit_config(answerer, base_model_name_or_path="inside")
     Preset(answerer).task(tiny_class())
+
+
+@contextlib.contextmanager
+def opened_below(folder):
+    """The files below a folder that Python opens in this block."""
+    opened = []
+    is_over = False
+
+    def look(event, arguments):
+        if event == "open" and not is_over:
+            path = os.path.realpath(os.fsdecode(arguments[0]))
+            opened.extend([path] if path.startswith(str(folder)) else [])
+
+    sys.addaudithook(look)  # of Python itself; it stays for the process, and is idle
+    yield opened
+    is_over = True
+
+
+@pytest.mark.parametrize("form", ["absolute", "relative", "link", "chain"])
+def test_an_encoder_elsewhere_is_read_if_the_user_gives_it(form, answerer, tmp_path, monkeypatch):
+    private = tmp_path.with_name(f"{tmp_path.name}-private")
+    shutil.move(tmp_path / "encoder", private / "encoder")
+    elsewhere = str(private / "encoder")
+    named = {
+        "absolute": elsewhere,
+        "relative": f"../../{private.name}/encoder",
+        "link": "../linked",
+        "chain": "folder/linked",
+    }[form]
+    (tmp_path / "linked").symlink_to(elsewhere)
+    (tmp_path / "adapter" / "folder").symlink_to("..")
+    edit_config(answerer, base_model_name_or_path=named)
+    for load in (lambda preset: Preset(preset).task(tiny_class()), tiny_class().from_preset):
+        with (
+            opened_below(private) as opened,
+            pytest.raises(BadInputError, match="does not lie beside it, and no other") as error,
+        ):
+            load(answerer)
+        assert "\n" not in str(error.value) and not opened
+    given = str(error.value).rpartition("SPANBERT_TF_ENCODER=")[2]
+    monkeypatch.setenv("SPANBERT_TF_ENCODER", *shlex.split(given))
+    with opened_below(private) as opened:
+        Preset(answerer).task(tiny_class())
+    assert f"{elsewhere}/config.json" in opened
+
+
+@pytest.mark.parametrize("named", ["", ".", "..", "/", "\0", "../\0", "~", "x" * 5_000])
+def test_odd_names_of_an_encoder_are_one_line(named, answerer):
+    edit_config(answerer, base_model_name_or_path=named)
+    with pytest.raises(BadInputError, match=rf"^{answerer.removesuffix('/adapter')}.*: .*$"):
+        Preset(answerer).task(tiny_class())
 
 
 @pytest.mark.parametrize("name", ["config.json", "task.json", "model.weights.h5"])

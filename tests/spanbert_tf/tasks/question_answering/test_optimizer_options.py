@@ -1,6 +1,9 @@
 """Fine-tuning with values of their own for layers: decay, frozen layers, the task's, adapters."""
 
+import contextlib
+import io
 import json
+import shlex
 import shutil
 
 import keras
@@ -197,9 +200,17 @@ def test_more_frozen_layers_than_there_are_are_refused(directory, tmp_path):
     assert not (tmp_path / "run").exists()
 
 
+@pytest.fixture(scope="module", autouse=True)
+def given_encoder(directory):
+    """The encoder of all adapters, which lies beside none of them."""
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setenv("SPANBERT_TF_ENCODER", str(directory / "preset"))
+        yield
+
+
 @pytest.fixture(scope="module")
 def adapted(directory, tmp_path_factory):
-    """A run with adapters: its directory, and the model in it before its adapters are merged."""
+    """A run with adapters: its directory, and what it had before they are merged, and printed."""
     output = tmp_path_factory.mktemp("runs") / "run"
     seen = {}
 
@@ -211,7 +222,9 @@ def adapted(directory, tmp_path_factory):
 
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(finetuning, "merge_adapters", look)
-        run(directory, output, options(**{"optimizer.lora_rank": 3}))
+        with contextlib.redirect_stdout(io.StringIO()) as stdout:
+            run(directory, output, options(**{"optimizer.lora_rank": 3}))
+    seen["said"] = stdout.getvalue()
     return output, seen
 
 
@@ -260,6 +273,14 @@ def test_the_preset_of_a_run_with_adapters_holds_their_product(adapted, director
     assert f"{saved.backbone.count_params():,}" in card
 
 
+def test_the_command_that_reads_the_adapter_names_its_encoder(adapted, directory):
+    output, seen = adapted
+    words = shlex.split(seen["said"].splitlines()[-1])
+    given = f"SPANBERT_TF_ENCODER={directory}/preset"
+    assert words[:5] == ["env", given, "spanbert-tf", "predict", "--preset"]
+    assert words[5] == f"{output}/adapter"
+
+
 def go_on_from_adapter(adapted, directory, output, rank):
     """A run that moves nothing, to be compared with what it began with."""
     config = options(**{"optimizer.learning_rate": 1e-30, "optimizer.lora_rank": rank})
@@ -271,8 +292,9 @@ def go_on_from_adapter(adapted, directory, output, rank):
 def test_a_run_goes_on_from_an_adapter_over_the_same_encoder(adapted, directory, tmp_path):
     go_on_from_adapter(adapted, directory, tmp_path, 3)
     before, after = (read_adapter(str(place / "adapter")) for place in (adapted[0], tmp_path))
-    for adapter in (before, after):
-        assert adapter.encoder.name == str(directory / "preset")
+    for place in (adapted[0], tmp_path):
+        named = json.loads((place / "adapter" / "adapter_config.json").read_text())
+        assert named["base_model_name_or_path"] == str(directory / "preset")
     assert after.digest == before.digest
     matrices = {name: values for name, values in after.arrays.items() if "lora" in name}
     assert len(matrices) == 8
