@@ -10,6 +10,10 @@ import shutil
 import numpy as np
 import pytest
 import requests
+from made_up_outcomes import made_up_outcome, page_of
+
+from spanbert_tf.tasks.named_entities.task import NamedEntities
+from spanbert_tf.tasks.text_classification.task import TextClassification
 
 try:
     from playwright import sync_api
@@ -268,3 +272,32 @@ def test_marks_can_be_read_in_both_schemes(browser, address, scheme):
     seen = share * np.array(over[:3]) + (1 - share) * np.array(behind[:3])
     assert contrast(seen, text[:3]) >= 4.5
     assert contrast(behind[:3], text[:3]) >= 4.5
+
+
+def test_a_report_of_hebrew_begins_at_the_right_although_its_notes_are_in_english(browser):
+    sentence = {"id": "s", "text": "דוד גר", "words": [[0, 3], [4, 6]], "labels": ["B-PER", "O"]}
+    outcome = made_up_outcome([sentence], [["B-PER", "O"]], [["B-PER", "O"]], language="he")
+    scores = {"f1": 100.0, "precision": 100.0, "recall": 100.0}
+    context = browser.new_context()
+    page = context.new_page()
+    page.set_content(page_of(NamedEntities(), "t", outcome, scores))
+    mark, place = (
+        page.query_selector(f"article {one}").bounding_box() for one in ("mark", ".place")
+    )
+    context.close()
+    # Nothing but the sign of the sentence is between the first word and the place.
+    assert place["x"] - mark["x"] - mark["width"] < 50
+
+
+def test_the_scores_of_a_class_with_a_long_name_are_seen_in_a_narrow_window(browser):
+    labels = ["x" * 150, "short"]
+    line = {"line": 2, "text": "a", "label": "short"}
+    options = {"labels": labels, "is_regression": False}
+    outcome = made_up_outcome([line], ["short"], labels[:1], [np.array([0.5])], **options)
+    context = browser.new_context(viewport={"width": 480, "height": 800})
+    page = context.new_page()
+    page.set_content(page_of(TextClassification(), "t", outcome, {"accuracy": 0.0}))
+    tables = page.query_selector(".tables")
+    needed, seen = tables.evaluate("element => [element.scrollWidth, element.clientWidth]")
+    context.close()
+    assert needed <= seen
