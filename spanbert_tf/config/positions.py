@@ -44,16 +44,15 @@ POSITION_EMBEDDINGS: dict[str, Positions] = {
     "segment_aware_with_segments": Positions(_SEGABERT, in_row=False, segments=True),
     "absolute_with_paragraph_and_sentence": Positions(_SEGABERT[:2], in_row=True, segments=True),
 }
-# What ends the name of a kind that is another kind with BERT's segments beside it.
-_WITH_SEGMENTS = "_with_segments"
-# The values of `convert --positions`. The arrays of a checkpoint say whether it has segments.
-NAMED_POSITIONS = tuple(kind for kind in POSITION_EMBEDDINGS if not kind.endswith(_WITH_SEGMENTS))
+# Kinds without BERT's segments, and what they are with them. The arrays of a checkpoint decide.
+_WITH_SEGMENTS = {"segment_aware": "segment_aware_with_segments"}
+# The values of `convert --positions`.
+NAMED_POSITIONS = tuple(kind for kind in POSITION_EMBEDDINGS if kind not in _WITH_SEGMENTS.values())
 
 
 def with_segments(position_embeddings: str) -> str:
     """Returns the kind that is this one with BERT's segments; itself if there is no such kind."""
-    kind = f"{position_embeddings}{_WITH_SEGMENTS}"
-    return kind if kind in POSITION_EMBEDDINGS else position_embeddings
+    return _WITH_SEGMENTS.get(position_embeddings, position_embeddings)
 
 
 def has_positions(position_embeddings: str, max_sequence_length: int, length: int) -> bool:

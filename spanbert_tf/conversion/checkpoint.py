@@ -15,7 +15,7 @@ from spanbert_tf.conversion.names import (
     ENCODER,
     MASKED_LM_BIAS,
     PARTS,
-    POSITION_TABLES,
+    PLACE_TABLE,
     RESOLVER,
     SEGMENT_TABLE,
     SPAN_POSITIONS,
@@ -215,7 +215,7 @@ def sizes_of_arrays(arrays: Mapping[str, Array], num_heads: int) -> dict[str, An
         "num_heads": num_heads,
         "hidden_dim": hidden_dim,
         "intermediate_dim": len(arrays[INTERMEDIATE_MATRIX]),
-        "max_sequence_length": len(arrays[POSITION_TABLES["max_sequence_length"]]),
+        "max_sequence_length": len(arrays[PLACE_TABLE]),
         "num_segments": len(arrays[SEGMENT_TABLE]),
         "dropout": BERT_DROPOUT,
     }

@@ -43,6 +43,7 @@ from spanbert_tf.conversion.names import (
     POSITION_TABLES,
     SEGMENT_TABLE,
     TEXT_CLASSIFIER,
+    find_entry,
     read_tables,
 )
 from spanbert_tf.conversion.tf1 import TF1_KIND, read_tf1, write_tf1
@@ -103,9 +104,9 @@ _SHOWN_UNUSED = 8  # names of unused arrays that are printed
 # modeling_segabert.py, `BertEmbeddings`): those of positions, paragraphs, sentences and tokens, and
 # BERT's segments. The arguments of a call decide which are read. So a checkpoint with all four can
 # be a SegaBERT, a BERT with paragraphs and sentences, or a BERT.
-# Tables of embeddings, `distance_embedding` among them: relative positions (Shaw et al., 2018) in
-# earlier releases of `transformers`. Arrays of this kind that the table of names lacks are refused.
-_EMBEDDING = re.compile(r"^bert\.embeddings\.|position|distance_embedding")
+# Arrays of an encoder, and tables of positions in other formats. One that the table of names lacks
+# is refused: relative positions (Shaw et al., 2018), for example, are tables of the layers.
+_ENCODER_ARRAY = re.compile(r"^bert\.(embeddings|encoder)\.|position")
 
 
 def convert_checkpoint(
@@ -239,7 +240,11 @@ def with_positions(checkpoint: Checkpoint, positions: str | None) -> Checkpoint:
     found = dataclasses.replace(
         checkpoint, sizes=sizes | {"position_embeddings": kind}, arrays=arrays
     )
-    unknown = [name for name in found.unused() if _EMBEDDING.search(name)]
+    unknown = [
+        name
+        for name in found.unused()
+        if _ENCODER_ARRAY.search(name) and find_entry(name, "name") is None  # not of more layers
+    ]
     if unknown:
         raise BadInputError(
             f"{checkpoint.path}: holds {unknown[0]}, which no encoder here reads; without it the "

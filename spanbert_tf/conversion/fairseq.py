@@ -23,7 +23,7 @@ from spanbert_tf.conversion.configuration import (
 )
 from spanbert_tf.conversion.names import (
     MASKED_LM_BIAS,
-    POSITION_TABLES,
+    PLACE_TABLE,
     SEGMENT_TABLE,
     SPAN_POSITIONS,
     TOKEN_TABLE,
@@ -94,8 +94,7 @@ def _epsilon(arrays: Mapping[str, Array], architecture: str | None) -> float:
 
 def _sizes_of_shapes(path: str, arrays: Mapping[str, Array]) -> dict[str, Any]:
     """Returns the arguments of `SpanBertBackbone`, as the shapes of the arrays show them."""
-    positions = POSITION_TABLES["max_sequence_length"]
-    for name in (TOKEN_TABLE, INTERMEDIATE_MATRIX, positions, SEGMENT_TABLE):
+    for name in (TOKEN_TABLE, INTERMEDIATE_MATRIX, PLACE_TABLE, SEGMENT_TABLE):
         if name not in arrays:
             raise BadInputError(f"{path}: lacks {name}; it is no checkpoint of SpanBERT's code")
         if len(arrays[name].shape) != 2:

@@ -8,6 +8,7 @@ from typing import Any
 
 import numpy as np
 
+from spanbert_tf.config.positions import POSITION_EMBEDDINGS, reads_indices
 from spanbert_tf.conversion.archives import opened_source
 from spanbert_tf.conversion.checkpoint import (
     SEGMENT_AWARE_SIZE_NAMES,
@@ -65,6 +66,11 @@ _WRITTEN_PARTS = (
     TEXT_CLASSIFIER,
     TOKEN_CLASSIFIER,
 )
+# Kinds of positions, and whose classes compute them: those of BERT, or of SegaBERT's authors.
+_MODEL_TYPES = {
+    "absolute": "bert",
+    **{kind: SEGABERT for kind in POSITION_EMBEDDINGS if reads_indices(kind)},
+}
 _CLASSIFIER = "classifier"  # name of the head in several classes of `transformers`
 
 
@@ -222,7 +228,7 @@ def _write_weights(checkpoint: Checkpoint, found: list[str], directory: str) -> 
         arrays["cls.predictions.decoder.bias"] = arrays["cls.predictions.bias"]
     for part in (TEXT_CLASSIFIER, TOKEN_CLASSIFIER):
         arrays = _renamed(arrays, part, _CLASSIFIER)
-    if checkpoint.sizes["position_embeddings"] != "absolute":
+    if _MODEL_TYPES[checkpoint.sizes["position_embeddings"]] == SEGABERT:
         arrays = with_fused_attention(arrays)
         # The authors' classes always add an embedding of the segment, with random weights if the
         # file has none.
@@ -237,7 +243,7 @@ def _config(checkpoint: Checkpoint, found: list[str]) -> dict[str, Any]:
     positions = sizes["position_embeddings"]
     config: dict[str, Any] = {
         "architectures": [_architecture(found)],
-        "model_type": "bert" if positions == "absolute" else SEGABERT,
+        "model_type": _MODEL_TYPES[positions],
         "hidden_act": "gelu",
         "hidden_dropout_prob": sizes["dropout"],
         "attention_probs_dropout_prob": sizes.get("attention_dropout", sizes["dropout"]),
@@ -248,10 +254,8 @@ def _config(checkpoint: Checkpoint, found: list[str]) -> dict[str, Any]:
     }
     for ours, theirs in SIZE_NAMES.items():
         config[theirs] = sizes[ours]
-    tables = read_tables(positions)
-    for ours, theirs in SEGMENT_AWARE_SIZE_NAMES.items():
-        if ours in tables:
-            config[theirs] = sizes[ours]
+    for ours in sorted(read_tables(positions) - SIZE_NAMES.keys()):
+        config[SEGMENT_AWARE_SIZE_NAMES[ours]] = sizes[ours]
     labels = checkpoint.labels
     if TEXT_CLASSIFIER in found or TOKEN_CLASSIFIER in found:
         config["id2label"] = {str(label_id): label for label_id, label in enumerate(labels)}

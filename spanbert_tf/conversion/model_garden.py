@@ -37,8 +37,8 @@ from spanbert_tf.conversion.configuration import (
     write_google_config,
 )
 from spanbert_tf.conversion.names import (
-    HEAD_POOLER,
-    POSITION_TABLES,
+    NEXT_SENTENCE_POOLER,
+    PLACE_TABLE,
     SEGMENT_TABLE,
     TOKEN_TABLE,
     Entry,
@@ -128,7 +128,7 @@ def read_arrays(directory: str, path: str) -> tuple[dict[str, Array], int]:
             arrays[LOWERCASE] = LazyArray(shape, functools.partial(file.tensor, key))
         elif entry is None:
             arrays[theirs.replace("/", ".")] = file.array(key)  # belongs to no part
-        elif entry in HEAD_POOLER:
+        elif entry in NEXT_SENTENCE_POOLER:
             poolers[entry.name] = file.array(key, entry, theirs)
         elif entry.name in arrays:
             raise BadInputError(f"{file.where}: holds {theirs} twice; save one model alone")
@@ -168,8 +168,7 @@ def sizes_of(arrays: dict[str, Array], num_heads: int, path: str) -> dict[str, A
     Raises:
         BadInputError: the arrays are not those of an encoder of the Model Garden.
     """
-    positions = POSITION_TABLES["max_sequence_length"]
-    needed = (TOKEN_TABLE, positions, SEGMENT_TABLE, INTERMEDIATE_MATRIX)
+    needed = (TOKEN_TABLE, PLACE_TABLE, SEGMENT_TABLE, INTERMEDIATE_MATRIX)
     for name in needed:
         if name not in arrays:
             raise BadInputError(

@@ -7,15 +7,16 @@ of an encoder layer. In the other formats an array called `kernel` is [inputs, o
 
 To read or write another format, add a column to `Entry` and to the table. `find_entry` then finds
 the entry of an array of that format, and `entries_of` lists the arrays to write. To add an array,
-add an entry; if only some kinds of positions have it, say which.
+add an entry; if only some kinds of positions have it, say which. `convert` then finds the kind of a
+checkpoint by its arrays, and the first axis of such an array by the argument that the shape names.
 """
 
 import functools
 import re
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from typing import NamedTuple
 
-from spanbert_tf.config.positions import POSITION_EMBEDDINGS
+from spanbert_tf.config.positions import POSITION_EMBEDDINGS, Positions
 
 # The parts of a checkpoint, in the order in which `convert` prints them.
 ENCODER = "encoder"
@@ -47,7 +48,7 @@ PARTS = (
 SPLIT_OUTPUTS = "outputs"
 SPLIT_INPUTS = "inputs"
 # Regular expressions for what may precede a name of this table in a format.
-_PREFIXES = {"tf1": "", "model_garden": "(?:.*/)?"}
+_PREFIXES = {"name": "", "tf1": "", "model_garden": "(?:.*/)?"}
 
 
 class Entry(NamedTuple):
@@ -196,9 +197,9 @@ def _joined(layer: str | None, separator: str, array: str) -> str | None:
     return f"{layer}{separator}{array}" if layer else None
 
 
-def _kinds_with_index(index: str) -> tuple[str, ...]:
-    """Returns the kinds of positions that embed one of SegaBERT's indices."""
-    return tuple(kind for kind, reads in POSITION_EMBEDDINGS.items() if index in reads.indices)
+def _kinds(has_array: Callable[[Positions], bool]) -> tuple[str, ...]:
+    """Returns the kinds of positions whose encoders have an array."""
+    return tuple(kind for kind, reads in POSITION_EMBEDDINGS.items() if has_array(reads))
 
 
 def _resolver(tf1: str, *, shape: tuple[int | str, ...], keras: str) -> Entry:
@@ -224,21 +225,12 @@ def _network(scope: str, *, inputs: str, keras: str) -> Iterator[Entry]:
 
 
 TOKEN_TABLE = "bert.embeddings.word_embeddings.weight"
+PLACE_TABLE = "bert.embeddings.position_embeddings.weight"  # of the place in the row
 SEGMENT_TABLE = "bert.embeddings.token_type_embeddings.weight"
-# Arguments of `SpanBertBackbone`, and the tables whose rows they count.
-POSITION_TABLES = {
-    "max_sequence_length": "bert.embeddings.position_embeddings.weight",
-    "num_paragraphs": "bert.embeddings.para_position_embeddings.weight",
-    "num_sentences": "bert.embeddings.sent_position_embeddings.weight",
-    "max_sentence_length": "bert.embeddings.token_position_embeddings.weight",
-}
 SPAN_POSITIONS = "cls.pair_target_predictions.position_embeddings.weight"
 MASKED_LM_BIAS = "cls.predictions.bias"
 POOLER_BIAS = "bert.pooler.dense.bias"
 RESOLVER = "coreference."  # before the names of the original's variables
-
-_KINDS_IN_ROW = tuple(kind for kind, reads in POSITION_EMBEDDINGS.items() if reads.in_row)
-_KINDS_WITH_SEGMENTS = tuple(kind for kind, reads in POSITION_EMBEDDINGS.items() if reads.segments)
 
 # `Entry` explains the columns. A row of `_dense` or `_layer_norm` names a layer. Its two arrays
 # have the layer's names, followed by `kernel` and `bias`, or `gamma` and `beta`. The tables
@@ -256,37 +248,37 @@ TABLE: tuple[Entry, ...] = (
     ),
     Entry(
         ENCODER,
-        POSITION_TABLES["max_sequence_length"],
+        PLACE_TABLE,
         shape=("max_sequence_length", "hidden_dim"),
         keras="position_embedding.position_embeddings",
         tf1="bert/embeddings/position_embeddings",
         model_garden="position_embedding/embeddings",
         objects="_position_embedding_layer._position_embeddings",
-        positions=_KINDS_IN_ROW,
+        positions=_kinds(lambda reads: reads.in_row),
     ),
     Entry(
         ENCODER,
-        POSITION_TABLES["num_paragraphs"],
+        "bert.embeddings.para_position_embeddings.weight",
         shape=("num_paragraphs", "hidden_dim"),
         keras="segment_aware_embedding.tables.paragraph_indices.embeddings",
         tf1="bert/embeddings/para_position_embeddings",
-        positions=_kinds_with_index("paragraph_indices"),
+        positions=_kinds(lambda reads: "paragraph_indices" in reads.indices),
     ),
     Entry(
         ENCODER,
-        POSITION_TABLES["num_sentences"],
+        "bert.embeddings.sent_position_embeddings.weight",
         shape=("num_sentences", "hidden_dim"),
         keras="segment_aware_embedding.tables.sentence_indices.embeddings",
         tf1="bert/embeddings/sent_position_embeddings",
-        positions=_kinds_with_index("sentence_indices"),
+        positions=_kinds(lambda reads: "sentence_indices" in reads.indices),
     ),
     Entry(
         ENCODER,
-        POSITION_TABLES["max_sentence_length"],
+        "bert.embeddings.token_position_embeddings.weight",
         shape=("max_sentence_length", "hidden_dim"),
         keras="segment_aware_embedding.tables.token_indices.embeddings",
         tf1="bert/embeddings/token_position_embeddings",
-        positions=_kinds_with_index("token_indices"),
+        positions=_kinds(lambda reads: "token_indices" in reads.indices),
     ),
     *_layer_norm(
         ENCODER,
@@ -304,7 +296,7 @@ TABLE: tuple[Entry, ...] = (
         tf1="bert/embeddings/token_type_embeddings",
         model_garden="type_embeddings/embeddings",
         objects="_type_embedding_layer.embeddings",
-        positions=_KINDS_WITH_SEGMENTS,
+        positions=_kinds(lambda reads: reads.segments),
     ),
     *_dense(
         ENCODER,
@@ -575,9 +567,16 @@ TABLE: tuple[Entry, ...] = (
         keras="antecedent_scorer.gate",
     ),
 )
+# The arrays that show the kind of positions, since not every kind has them, by the arguments of
+# `SpanBertBackbone` that count their rows. A table of segments may be there for any kind.
+POSITION_TABLES = {
+    str(entry.shape[0]): entry.name
+    for entry in TABLE
+    if entry.positions != tuple(POSITION_EMBEDDINGS) and entry.name != SEGMENT_TABLE
+}
 # A pre-trainer of the Model Garden has two poolers: the one that was trained in its next-sentence
 # head, and the encoder's own. The encoder's own is not read if both are there.
-HEAD_POOLER = tuple(
+NEXT_SENTENCE_POOLER = tuple(
     _dense(
         POOLER,
         "bert.pooler.dense",
@@ -603,7 +602,7 @@ def entries_of(part: str, num_layers: int) -> Iterator[Entry]:
 
 
 def read_tables(position_embeddings: str) -> set[str]:
-    """Returns the keys of `POSITION_TABLES` whose tables an encoder with such positions reads."""
+    """Returns the keys of `POSITION_TABLES` whose arrays an encoder with such positions has."""
     read = {entry.name for entry in TABLE if position_embeddings in entry.positions}
     return {size for size, name in POSITION_TABLES.items() if name in read}
 
@@ -619,7 +618,7 @@ def find_entry(name: str, column: str) -> Entry | None:
 
     Args:
         name: name of the array in a checkpoint of that format.
-        column: `"tf1"` or `"model_garden"`.
+        column: `"name"`, `"tf1"` or `"model_garden"`.
 
     Returns:
         The entry, for an encoder layer with its number; `None` if the table does not have the name.
@@ -635,7 +634,7 @@ def find_entry(name: str, column: str) -> Entry | None:
 def _patterns(column: str) -> list[tuple[re.Pattern[str], Entry]]:
     """Returns a regular expression for each name of a column, with its entry."""
     patterns = []
-    for entry in (*TABLE, *HEAD_POOLER):
+    for entry in (*TABLE, *NEXT_SENTENCE_POOLER):
         name = getattr(entry, column)
         if name is not None:
             escaped = re.escape(name).replace(r"\{\}", r"(?P<layer>\d+)")

@@ -22,7 +22,7 @@ from data_prep.repair import repair_records
 from spanbert_tf.config.settings import parse_override, read_settings
 from spanbert_tf.conversion.checkpoint import SIZE_NAMES, Checkpoint, checked_checkpoint
 from spanbert_tf.conversion.convert import with_positions
-from spanbert_tf.conversion.names import POSITION_TABLES
+from spanbert_tf.conversion.names import PLACE_TABLE
 from spanbert_tf.conversion.torch_files import read_pickled
 from spanbert_tf.data.manifest import PretrainingManifest
 from spanbert_tf.data.tfrecords import check_frames, masked_checksum, read_records
@@ -261,7 +261,7 @@ def test_a_checkpoint_has_no_more_layers_than_arrays():
     assert refusal(checked_checkpoint, checkpoint).startswith("here: the configuration says 2,147,")
     # Which positions it reads is found out first, and asks for the names of all parts.
     del sizes["position_embeddings"]
-    arrays = {POSITION_TABLES["max_sequence_length"]: np.zeros((4, 4))}
+    arrays = {PLACE_TABLE: np.zeros((4, 4))}
     checkpoint = dataclasses.replace(checkpoint, sizes=sizes, arrays=arrays)
     message = refusal(with_positions, checkpoint, None)
     assert message.startswith("here: the configuration says 2,147,")

@@ -18,14 +18,18 @@ from torch_models import (
     torch_model,
 )
 
+from spanbert_tf.config.positions import POSITION_EMBEDDINGS
 from spanbert_tf.conversion.convert import convert_checkpoint
+from spanbert_tf.conversion.names import read_tables
 from spanbert_tf.errors import BadInputError, ConfigurationError, MismatchError, SpanBertError
 from spanbert_tf.models import (
     SpanBertBackbone,
     SpanBertMaskedLM,
     SpanBertQuestionAnswerer,
     SpanBertTextClassifier,
+    SpanBertTokenizer,
 )
+from spanbert_tf.presets.writing import write_preset
 
 TOLERANCE = 1e-5
 EMBEDDINGS, ATTENTION = "bert.embeddings.", ".attention.self."
@@ -194,20 +198,25 @@ def test_a_preset_goes_back_into_their_layout(positions, used, tables, tmp_path)
     assert json.loads((back / "config.json").read_text())["model_type"] == "segabert"
 
 
-def test_segabert_without_segments_stays_so(tables, tmp_path):
-    """The paper's, which this project trains; the authors' class adds a segment of zeros to it."""
+@pytest.mark.parametrize("positions", POSITION_EMBEDDINGS)
+def test_an_encoder_of_each_kind_comes_back(positions, tmp_path):
+    """Also the paper's SegaBERT, to which the authors' class adds a segment of zeros."""
+    sizes = {"num_paragraphs": 5, "num_sentences": 6, "max_sentence_length": 7}
+    read = read_tables(positions)
     backbone = SpanBertBackbone(
-        len(VOCABULARY), 1, 2, 8, 9, max_sequence_length=16, position_embeddings="segment_aware"
+        *(len(VOCABULARY), 1, 2, 8, 9),
+        max_sequence_length=16,
+        position_embeddings=positions,
+        **{name: size for name, size in sizes.items() if name in read},
     )
-    from spanbert_tf.models import SpanBertTokenizer
-    from spanbert_tf.presets.writing import write_preset
-
     tokenizer = SpanBertTokenizer(VOCABULARY, lowercase=True)
     write_preset(backbone, str(tmp_path / "preset"), tokenizer=tokenizer)
     convert_checkpoint("keras", "huggingface", str(tmp_path / "preset"), str(tmp_path / "theirs"))
     written = load_file(tmp_path / "theirs" / "model.safetensors")
     assert written[f"{EMBEDDINGS}{SEGMENTS}"].shape == (2, 8)
-    assert not written[f"{EMBEDDINGS}{SEGMENTS}"].any() and POSITIONS not in written
+    has_segments = POSITION_EMBEDDINGS[positions].segments
+    assert bool(written[f"{EMBEDDINGS}{SEGMENTS}"].any()) == has_segments
+    assert (POSITIONS in written) == POSITION_EMBEDDINGS[positions].in_row
     again = converted(str(tmp_path / "theirs"), tmp_path / "again")
     assert again.get_config() | {"name": ""} == backbone.get_config() | {"name": ""}
     for expected, actual in zip(backbone.get_weights(), again.get_weights(), strict=True):
@@ -308,6 +317,29 @@ def test_tables_that_are_not_known_are_refused(change, error, words, tables, tmp
     with pytest.raises(error, match=words) as caught:
         converted(source, tmp_path / "out", **options)
     assert "\n" not in str(caught.value) and not (tmp_path / "out").exists()
+
+
+@pytest.mark.parametrize("place", ["relative_attention_bias", "layer.1.attention.self.pair_bias"])
+def test_terms_of_attention_that_no_encoder_here_adds_are_refused(place, tmp_path):
+    source = as_the_authors_save(torch_model(), tmp_path / "theirs", {}, is_fused=False)
+    path = tmp_path / "theirs" / "pytorch_model.bin"
+    torch.save(torch.load(path) | {f"bert.encoder.{place}.weight": torch.ones(4, 4)}, path)
+    with pytest.raises(BadInputError, match=rf"holds bert.encoder.{place}.weight, which no enc"):
+        converted(source, tmp_path / "out")
+
+
+def test_layers_above_those_of_the_configuration_are_not_read(rows, tmp_path):
+    model = torch_model()
+    source = as_the_authors_save(model, tmp_path / "theirs", {}, is_fused=False)
+    config = json.loads((tmp_path / "theirs" / "config.json").read_text())
+    num_layers = config["num_hidden_layers"] - 1
+    config = json.dumps(config | {"num_hidden_layers": num_layers})
+    (tmp_path / "theirs" / "config.json").write_text(config)
+    backbone = converted(source, tmp_path / "preset")
+    outputs = backbone(inputs_of(rows, backbone.input), training=False)
+    model.config.num_hidden_layers = num_layers
+    expected = torch_segabert(model, rows, {}, ()).last_hidden_state
+    assert largest_difference(outputs["sequence_output"], expected, rows) < TOLERANCE
 
 
 def test_other_tasks_are_refused(tables, tmp_path):
