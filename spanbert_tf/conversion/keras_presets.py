@@ -6,12 +6,10 @@ import inspect
 from collections.abc import Iterator
 from typing import Any, NamedTuple
 
-import keras
 import keras_hub
 import numpy as np
 
 from spanbert_tf import models
-from spanbert_tf.config.positions import reads_indices
 from spanbert_tf.conversion.checkpoint import (
     BERT_EPSILON,
     SIZES,
@@ -22,14 +20,11 @@ from spanbert_tf.conversion.checkpoint import (
     task_head_sizes,
 )
 from spanbert_tf.conversion.names import (
-    COREFERENCE,
     ENCODER,
     MASKED_LM_HEAD,
     NEXT_SENTENCE_HEAD,
     POOLER,
     SPAN_BOUNDARY_HEAD,
-    SPAN_CLASSIFIERS,
-    TOKEN_CLASSIFIER,
     read_tables,
 )
 from spanbert_tf.conversion.parameters import (
@@ -38,20 +33,13 @@ from spanbert_tf.conversion.parameters import (
     encoder_parameters,
     part_parameters,
 )
+from spanbert_tf.conversion.task_heads import TASK_HEADS, TaskHead, head_layer
 from spanbert_tf.errors import BadInputError, MismatchError
 from spanbert_tf.layers import weights_are_loaded
 from spanbert_tf.models import (
     SpanBertBackbone,
-    SpanBertCoreferenceResolver,
-    SpanBertCoreferenceResolverPreprocessor,
     SpanBertMaskedLM,
     SpanBertPretrainer,
-    SpanBertQuestionAnswerer,
-    SpanBertQuestionAnswererPreprocessor,
-    SpanBertTextClassifier,
-    SpanBertTextClassifierPreprocessor,
-    SpanBertTokenClassifier,
-    SpanBertTokenClassifierPreprocessor,
     SpanBertTokenizer,
 )
 from spanbert_tf.presets.golden import check_outputs, encode_rows, golden_rows
@@ -69,28 +57,9 @@ _TASKS: list[type[keras_hub.models.Task]] = [
     and issubclass(kind, keras_hub.models.Task)
     and kind is not SpanBertPretrainer
 ]
-_TASK_OF_PART = {
-    kind.checkpoint_part: kind for kind in _TASKS if getattr(kind, "checkpoint_part", "")
-}
-_PARTS = {kind.__name__: part for part, kind in _TASK_OF_PART.items()}
-# Arguments of tasks and their preprocessors that other formats store, or that arrays show.
-_CONVERTED = {
-    "backbone",
-    "preprocessor",
-    "tokenizer",
-    "labels",
-    "num_classes",
-    "activation",
-    "dropout",
-    "question_first",
-    "segment_aware",
-    "max_segments",
-    "max_span_width",
-    "feature_dim",
-    "ffnn_dim",
-}
-_POOLINGS = {"cls": "[CLS] without the pooler", "mean": "the mean of the tokens"}
-_WIDTH_OF_LARGE = 1024
+_PARTS = {head.model_class.__name__: part for part, head in TASK_HEADS.items()}
+# Arguments of every task and preprocessor, which are no settings.
+_LAYERS = ("backbone", "preprocessor", "tokenizer")
 
 
 class _Model(NamedTuple):
@@ -177,7 +146,8 @@ def _text_rules(tokenizer: keras_hub.tokenizers.WordPieceTokenizer) -> TextRules
 
 def _read_task(preset: Preset, part: str) -> _Model:
     """Reads the encoder of a task's preset, and the head if it was trained."""
-    task = preset.task(_TASK_OF_PART[part])
+    head = TASK_HEADS[part]
+    task = preset.task(head.model_class)
     if not task.is_head_trained:
         _print_untrained(preset)
         return _Model(task.backbone, [])
@@ -187,48 +157,27 @@ def _read_task(preset: Preset, part: str) -> _Model:
             f"{preset}: was saved without a preprocessor, which states how text is read; save the "
             f"{type(task).__name__} with its preprocessor"
         )
-    if isinstance(task, SpanBertQuestionAnswerer) and not preprocessor.question_first:
-        raise MismatchError(
-            f"{preset}: reads the passage first, which other projects' question answerers do "
-            "not; fine-tune with records of --question-first"
-        )
-    if isinstance(task, SpanBertTextClassifier):
-        _check_classifier(preset, task)
-    _print_settings_left_behind(preset, task)
-    heads = part_parameters(part, _head_of(task))
-    labels: tuple[str, ...] = ()
-    if isinstance(task, SpanBertTokenClassifier | SpanBertTextClassifier):
-        labels = tuple(task.labels)
-    is_pair = getattr(preprocessor, "is_pair", False)
-    return _Model(task.backbone, heads, labels, is_pair, is_head_trained=True)
+    head.check(preset, task)
+    _print_settings_left_behind(preset, task, head)
+    return _Model(
+        task.backbone,
+        part_parameters(part, head_layer(task)),
+        labels=tuple(getattr(task, "labels", ())),
+        is_pair=getattr(preprocessor, "is_pair", False),
+        is_head_trained=True,
+    )
 
 
-def _head_of(task: keras_hub.models.Task) -> keras.layers.Layer:
-    """Returns the layer that is the head of a task."""
-    return task.head if task.dense_head is None else getattr(task, task.dense_head.layer)
-
-
-def _check_classifier(preset: Preset, task: SpanBertTextClassifier) -> None:
-    """Raises `MismatchError` for a text classifier that other projects do not have."""
-    if task.activation is not keras.activations.linear:
-        raise MismatchError(
-            f"{preset}: its classifier has an activation, which other projects' do not have; set "
-            "activation to null"
-        )
-    if task.pooling != "pooler":
-        raise MismatchError(
-            f"{preset}: its classifier reads {_POOLINGS[task.pooling]}, and other projects' read "
-            "the pooler; fine-tune with classifier.pooling=pooler"
-        )
-
-
-def _print_settings_left_behind(preset: Preset, task: keras_hub.models.Task) -> None:
+def _print_settings_left_behind(
+    preset: Preset, task: keras_hub.models.Task, head: TaskHead
+) -> None:
     """Prints the settings that other formats cannot store, unless they have the default values."""
+    kept = (*_LAYERS, *head.stored)
     left = []
     for part in (task, task.preprocessor):
         arguments = inspect.signature(type(part).__init__).parameters
         for name, value in part.get_config().items():
-            if name in arguments and name not in _CONVERTED and value != arguments[name].default:
+            if name in arguments and name not in kept and value != arguments[name].default:
                 left.append(f"{name} {value}")
     if left:
         settings = ", ".join(left)
@@ -291,8 +240,9 @@ def write_keras(checkpoint: Checkpoint, directory: str, *, overwrite: bool = Fal
         MismatchError: the task has no model with SegaBERT's positions.
     """
     found = checkpoint.found_parts()
-    for part in (TOKEN_CLASSIFIER, COREFERENCE):
-        if part in found:
+    heads = {part: TASK_HEADS[part] for part in found if part in TASK_HEADS}
+    for part, head in heads.items():
+        if not head.reads_indices:
             check_absolute(checkpoint, f"a preset with its {part}")
     tokenizer = SpanBertTokenizer(
         checkpoint.vocabulary,
@@ -302,13 +252,13 @@ def write_keras(checkpoint: Checkpoint, directory: str, *, overwrite: bool = Fal
     )
     backbone = _encoder_of(checkpoint)
     facts = {"Converted from": published_name(checkpoint.path)}
-    for part in found:
-        if part in _TASK_OF_PART:
-            task = _new_task(part, checkpoint, backbone, tokenizer)
-            assign_part(part, _head_of(task), checkpoint)
-            _note_trained(task, checkpoint)
-            write_preset(task, directory, facts=facts, overwrite=overwrite)
-            return [name for name in found if name not in (ENCODER, POOLER, part)]
+    if heads:
+        part = next(iter(heads))
+        task = heads[part].new_model(checkpoint, backbone, tokenizer)
+        assign_part(part, head_layer(task), checkpoint)
+        _note_trained(task, checkpoint)
+        write_preset(task, directory, facts=facts, overwrite=overwrite)
+        return [name for name in found if name not in (ENCODER, POOLER, part)]
     if MASKED_LM_HEAD not in found:
         write_preset(backbone, directory, tokenizer=tokenizer, facts=facts, overwrite=overwrite)
         return [part for part in found if part not in (ENCODER, POOLER)]
@@ -375,66 +325,6 @@ def _note_trained(task: keras_hub.models.Task, checkpoint: Checkpoint) -> None:
         if id(weight) not in encoder_ids and weight.path.endswith(("bias", "beta"))
     ]
     task.is_head_trained = any(np.any(bias.numpy()) for bias in biases)
-
-
-def _new_task(
-    part: str, checkpoint: Checkpoint, backbone: SpanBertBackbone, tokenizer: SpanBertTokenizer
-) -> keras_hub.models.Task:
-    """Builds the task that a part is the head of, with new weights in the head."""
-    length = backbone.max_sequence_length
-    segment_aware = reads_indices(backbone.position_embeddings)
-    if part == SPAN_CLASSIFIERS:
-        preprocessor = SpanBertQuestionAnswererPreprocessor(
-            tokenizer, sequence_length=length, question_first=True, segment_aware=segment_aware
-        )
-        return SpanBertQuestionAnswerer(backbone, preprocessor)
-    if part == COREFERENCE:
-        return _coreference_resolver(checkpoint, backbone, tokenizer)
-    labels = checkpoint.labels
-    if part == TOKEN_CLASSIFIER:
-        return SpanBertTokenClassifier(
-            backbone,
-            labels=labels,
-            preprocessor=SpanBertTokenClassifierPreprocessor(tokenizer, length),
-            dropout=backbone.dropout,
-        )
-    return SpanBertTextClassifier(
-        backbone,
-        num_classes=len(labels),
-        preprocessor=SpanBertTextClassifierPreprocessor(
-            tokenizer,
-            length,
-            is_pair=checkpoint.is_pair,
-            segment_aware=segment_aware,
-        ),
-        dropout=backbone.dropout,
-        labels=labels,
-    )
-
-
-def _coreference_resolver(
-    checkpoint: Checkpoint, backbone: SpanBertBackbone, tokenizer: SpanBertTokenizer
-) -> SpanBertCoreferenceResolver:
-    """Builds a resolver. The settings that the arrays do not show are those of the original code.
-
-    The number of segments determines their length (experiments.conf): 11 segments have 128 tokens,
-    5 have 256, and 3 have 512 in SpanBERT large and 384 in all other models.
-    """
-    width = backbone.hidden_dim
-    sizes = task_head_sizes(width, checkpoint.arrays)
-    longest = 512 if width >= _WIDTH_OF_LARGE else 384
-    length = {11: 128, 5: 256}.get(sizes["max_segments"], longest)
-    preprocessor = SpanBertCoreferenceResolverPreprocessor(
-        tokenizer, min(length, backbone.max_sequence_length)
-    )
-    return SpanBertCoreferenceResolver(
-        backbone,
-        preprocessor,
-        max_span_width=sizes["max_span_width"],
-        feature_dim=sizes["feature_dim"],
-        ffnn_dim=sizes["ffnn_dim"],
-        max_segments=sizes["max_segments"],
-    )
 
 
 def write_keras_bert(

@@ -78,7 +78,6 @@ class SpanBertCoreferenceResolver(SpanBertTask, keras_hub.models.Task):
     ```
     """
 
-    checkpoint_part = "coreference"
     objective = "antecedents"
     needs_tensorflow = (
         "coreference sorts and links spans by operations that it lacks; export it for TensorFlow"

@@ -60,7 +60,6 @@ class SpanBertQuestionAnswerer(SpanBertTask, keras_hub.models.Task):
     ```
     """
 
-    checkpoint_part = "span_classifiers"
     dense_head = DenseHead("span_classifiers", "qa_outputs", "QUESTION_ANS")
     objective = "answer_span"
     _has_outputs_of_positions = True

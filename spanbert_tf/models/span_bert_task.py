@@ -49,13 +49,10 @@ class SpanBertTask(TextBatches, Objectives, TrainStep, TaskPresets):
         loaded_from: preset from which a command loaded the model.
         is_head_trained: whether the head was ever trained. `fit` sets it, and files of weights
             store it. If you assign weights yourself, set it, too.
-        checkpoint_part: name of the part of a `conversion.checkpoint.Checkpoint` with the head;
-            empty if no other project has such a head.
         dense_head: names of the head, if it is one dense layer.
         accepts_loss: whether `compile` takes a Keras loss, which fits the outputs and labels.
     """
 
-    checkpoint_part: ClassVar[str] = ""
     dense_head: ClassVar[DenseHead | None] = None
     loaded_from: PresetFiles | None = None
     accepts_loss = False

@@ -62,7 +62,6 @@ class SpanBertTextClassifier(NamedClasses, SpanBertTask, keras_hub.models.TextCl
     """
 
     accepts_loss = True
-    checkpoint_part = "text_classifier"
     objective = "classification"
     dense_head = DenseHead("output_dense", "classifier", "SEQ_CLS")
     _learning_rate = 5e-5

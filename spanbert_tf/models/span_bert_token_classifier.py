@@ -56,7 +56,6 @@ class SpanBertTokenClassifier(LabelClassifier, keras_hub.models.Task):
     ```
     """
 
-    checkpoint_part = "token_classifier"
     dense_head = DenseHead("output_dense", "classifier", "TOKEN_CLS")
     objective = "token_classification"
     _output_initializer = staticmethod(head_initializer)

@@ -8,7 +8,7 @@ import tensorflow as tf
 
 from spanbert_tf.conversion.checkpoint import Checkpoint
 from spanbert_tf.conversion.convert import convert_checkpoint, with_positions
-from spanbert_tf.conversion.keras_presets import _coreference_resolver
+from spanbert_tf.conversion.task_heads import coreference_resolver
 from spanbert_tf.conversion.tf1 import read_tf1
 from spanbert_tf.models import SpanBertBackbone, SpanBertCoreferenceResolver, SpanBertTokenizer
 from spanbert_tf.text.vocabulary import TextRules
@@ -164,7 +164,7 @@ def test_positions_of_a_segment_are_those_of_the_originals_set_up(width, segment
     sizes = {"hidden_dim": width, "max_sequence_length": 512, "intermediate_dim": 8}
     backbone = SpanBertBackbone(len(PIECES), num_layers=1, num_heads=2, **sizes)
     checkpoint = Checkpoint("x", sizes, arrays, PIECES, TextRules.of(False))
-    resolver = _coreference_resolver(checkpoint, backbone, SpanBertTokenizer(PIECES))
+    resolver = coreference_resolver(checkpoint, backbone, SpanBertTokenizer(PIECES))
     assert resolver.preprocessor.sequence_length == length
     assert resolver.max_segments == segments
 

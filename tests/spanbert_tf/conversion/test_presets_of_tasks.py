@@ -42,6 +42,19 @@ def test_settings_that_stay_behind_are_named(answerer, tmp_path, capfd):
     assert set(settings.split(", ")) == left
 
 
+def test_a_rate_of_the_resolvers_own_layers_is_named(
+    tiny_backbone, tiny_tokenizer, tmp_path, capfd
+):
+    """A classifier has the rate of its encoder, which other formats state."""
+    preprocessor = SpanBertCoreferenceResolverPreprocessor(tiny_tokenizer, 16)
+    sizes = {"max_span_width": 3, "feature_dim": 4, "ffnn_dim": 6}
+    resolver = SpanBertCoreferenceResolver(tiny_backbone, preprocessor, dropout=0.1, **sizes)
+    preset = write(resolver, tmp_path / "preset")
+    convert_checkpoint("keras", "tf1", preset, str(tmp_path / "copy"))
+    (line,) = (line for line in capfd.readouterr().out.splitlines() if ": these settings" in line)
+    assert set(line.rpartition(": ")[2].split(", ")) == {"dropout 0.1", "sequence_length 16"}
+
+
 def test_a_task_is_not_converted_to_itself(answerer, tmp_path):
     words = "is such a preset already, of a SpanBertQuestionAnswerer; copy the directory"
     with pytest.raises(MismatchError, match=words):
