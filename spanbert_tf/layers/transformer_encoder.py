@@ -11,7 +11,7 @@ from keras import ops
 
 from spanbert_tf.layers import operations
 from spanbert_tf.layers.low_rank_adapter import LowRankAdapter
-from spanbert_tf.layers.operations.plain import Dropout
+from spanbert_tf.layers.operations.plain import Dropout, LayerConstants
 
 _PROJECTIONS = ("query", "key", "value")
 
@@ -177,29 +177,26 @@ class TransformerEncoder(keras.layers.Layer):
         if padding_mask is None:
             padding_mask = ops.ones(ops.shape(inputs)[:2], "int32")
         if not training:
-            nothing = [Dropout(), Dropout(), Dropout()]
-            return self.compute(inputs, padding_mask, nothing, training=False)
-        dropouts = [
+            return self.compute(inputs, LayerConstants(padding_mask), training=False)
+        constants = LayerConstants(
+            padding_mask,
             Dropout.draw(self._self_attention_layer._dropout_layer, self._kernel_seed),
             Dropout.draw(self._self_attention_dropout),
             Dropout.draw(self._feedforward_dropout),
-        ]
-        return operations.call_in_training(self, inputs, padding_mask, dropouts)
+        )
+        return operations.call_in_training(self, inputs, constants)
 
     def compute(
         self,
         inputs: keras.KerasTensor,
-        padding_mask: keras.KerasTensor,
-        dropouts: Sequence[Dropout],
+        constants: LayerConstants,
         training: bool,
     ) -> keras.KerasTensor:
         """Computes the outputs of the layer as a pure function of the arguments and the weights.
 
         Args:
             inputs: float tensor [B, S, H].
-            padding_mask: int or bool tensor [B, S], 0 for padding.
-            dropouts: the dropouts of the attention weights, of the output of attention and of the
-                output of the feed-forward network.
+            constants: the padding and the dropouts of the call.
             training: whether gradients will be computed.
 
         Returns:
@@ -207,23 +204,34 @@ class TransformerEncoder(keras.layers.Layer):
         """
         batch_size, length = ops.shape(inputs)[:2]
         hidden_dim = inputs.shape[-1]
-        weights_dropout, attention_dropout, network_dropout = dropouts
         x = ops.reshape(inputs, (-1, hidden_dim))  # [R, H]
 
         projected = self._project(x, training)  # [R, 3 H]
         head_dim = hidden_dim // self.num_heads
         by_head = ops.reshape(projected, (batch_size, length, 3, self.num_heads, head_dim))
         # [B, S, N, D]
-        heads = operations.attention(by_head, padding_mask, weights_dropout, training)
+        heads = operations.attention(
+            by_head, constants.padding_mask, constants.weights_dropout, training
+        )
         heads = ops.reshape(heads, (-1, hidden_dim))
-        dense = self._self_attention_layer.output_dense
-        norm = self._self_attention_layer_norm
-        x = operations.project_and_normalize(dense, heads, x, attention_dropout, norm, training)
+        x = operations.project_and_normalize(
+            self._self_attention_layer.output_dense,
+            heads,
+            x,
+            constants.attention_dropout,
+            self._self_attention_layer_norm,
+            training,
+        )
 
         inner = operations.dense_gelu(self._feedforward_intermediate_dense, x, training)  # [R, I]
-        dense = self._feedforward_output_dense
-        norm = self._feedforward_layer_norm
-        x = operations.project_and_normalize(dense, inner, x, network_dropout, norm, training)
+        x = operations.project_and_normalize(
+            self._feedforward_output_dense,
+            inner,
+            x,
+            constants.network_dropout,
+            self._feedforward_layer_norm,
+            training,
+        )
         return ops.reshape(x, (batch_size, length, hidden_dim))
 
     def _project(self, x: keras.KerasTensor, training: bool) -> keras.KerasTensor:

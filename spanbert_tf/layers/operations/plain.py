@@ -42,6 +42,25 @@ class Dropout(NamedTuple):
         return cls(layer.rate, layer.seed_generator.next(), kernel_seed)
 
 
+class LayerConstants(NamedTuple):
+    """What a call of a transformer layer reads beside its inputs and its weights.
+
+    None of these values gets a gradient. One that needs a gradient must be an argument of its own,
+    like the inputs, down to the function that `pure_call` computes again.
+
+    Attributes:
+        padding_mask: int or bool [B, S], 0 for padding.
+        weights_dropout: dropout of the attention weights.
+        attention_dropout: dropout of the output of attention.
+        network_dropout: dropout of the output of the feed-forward network.
+    """
+
+    padding_mask: keras.KerasTensor
+    weights_dropout: Dropout = Dropout()
+    attention_dropout: Dropout = Dropout()
+    network_dropout: Dropout = Dropout()
+
+
 class _DrawnSeed(keras.random.SeedGenerator):
     """A seed generator that returns the same seed at each call."""
 
@@ -119,15 +138,15 @@ def attend(
     drop: Callable[[keras.KerasTensor], keras.KerasTensor],
 ) -> keras.KerasTensor:
     """Computes attention by single operations; `drop` maps attention weights [B, N, S, S]."""
-    query, key, value = split_heads(by_head)
+    query, key, value = queries_keys_values(by_head)
     scores = ops.matmul(query, ops.transpose(key, (0, 1, 3, 2)))  # [B, N, S, S]
     weights = ops.softmax(scores + padding_scores(padding_mask, query.dtype), axis=-1)
     heads = ops.matmul(drop(weights), value)  # [B, N, S, D]
     return ops.transpose(heads, (0, 2, 1, 3))
 
 
-def split_heads(by_head: keras.KerasTensor) -> list[keras.KerasTensor]:
-    """Splits [B, S, 3, N, D] into queries (divided by √D), keys and values, [B, N, S, D]."""
+def queries_keys_values(by_head: keras.KerasTensor) -> list[keras.KerasTensor]:
+    """Splits [B, S, 3, N, D] into queries, divided by √D, keys and values, [B, N, S, D]."""
     by_part = ops.transpose(by_head, (2, 0, 3, 1, 4))  # [3, B, N, S, D]
     query, key, value = ops.unstack(by_part, 3, axis=0)
     head_dim = by_head.shape[-1]
@@ -242,10 +261,7 @@ def placeholder_zeros(shape: tuple[int, ...], dtype: str) -> keras.KerasTensor:
 
 
 def call_in_training(
-    layer: keras.layers.Layer,
-    x: keras.KerasTensor,
-    padding_mask: keras.KerasTensor,
-    dropouts: Sequence[Dropout],
+    layer: keras.layers.Layer, x: keras.KerasTensor, constants: LayerConstants
 ) -> keras.KerasTensor:
     """Calls `layer.compute` in a training step.
 
@@ -258,19 +274,18 @@ def call_in_training(
     Args:
         layer: a `TransformerEncoder`.
         x: float tensor [B, S, H].
-        padding_mask: int or bool tensor [B, S], 0 for padding.
-        dropouts: as for `TransformerEncoder.compute`.
+        constants: the padding and the dropouts of the call.
 
     Returns:
         A float tensor [B, S, H].
     """
     if not layer.gradient_checkpointing:
-        return layer.compute(x, padding_mask, dropouts, training=True)
-    return pure_call(layer)(x, padding_mask, dropouts)
+        return layer.compute(x, constants, training=True)
+    return pure_call(layer)(x, constants)
 
 
 def pure_call(layer: keras.layers.Layer) -> Callable[..., keras.KerasTensor]:
-    """Returns `layer.compute` as a function of inputs, padding mask, dropouts and weights.
+    """Returns `layer.compute` as a function of inputs, constants and weights.
 
     Without values of weights, the function uses the layer's own. It does not keep the layer alive,
     because TensorFlow never frees a graph with custom gradients.
@@ -278,7 +293,7 @@ def pure_call(layer: keras.layers.Layer) -> Callable[..., keras.KerasTensor]:
     reference: Callable[[], Any] = weakref.ref(layer)  # the caller keeps the layer alive
     is_checkpointed = layer.gradient_checkpointing
 
-    def call(x: Any, padding_mask: Any, dropouts: Sequence[Dropout], *values: Any) -> Any:
+    def call(x: Any, constants: LayerConstants, *values: Any) -> Any:
         def compute(x: Any, *values: Any) -> Any:
             layer = reference()
             weights = contextlib.nullcontext()
@@ -286,7 +301,7 @@ def pure_call(layer: keras.layers.Layer) -> Callable[..., keras.KerasTensor]:
                 weights = keras.StatelessScope(_weight_values(layer, values))
             # The second computation is outside of the scope in which Keras casts for the layer.
             with weights, AutocastScope(layer.compute_dtype):
-                return layer.compute(x, padding_mask, dropouts, training=True)
+                return layer.compute(x, constants, training=True)
 
         if is_checkpointed:
             compute = keras.remat(compute)

@@ -4,7 +4,7 @@ The layers compute the same function of different weights. In a graph, all layer
 so TensorFlow traces, optimizes and stores it once, not 24 times.
 """
 
-from collections.abc import Hashable, Sequence
+from collections.abc import Hashable
 
 import keras
 import tensorflow as tf
@@ -12,16 +12,13 @@ from keras.src.backend.common.variables import AutocastScope
 from tensorflow.python.ops import control_flow_util
 
 from spanbert_tf.layers.operations import plain
-from spanbert_tf.layers.operations.plain import Dropout
+from spanbert_tf.layers.operations.plain import LayerConstants
 
 _FUNCTIONS = "_spanbert_tf_layers"  # attribute of the graph that calls the functions
 
 
 def call_in_training(
-    layer: keras.layers.Layer,
-    x: tf.Tensor,
-    padding_mask: tf.Tensor,
-    dropouts: Sequence[Dropout],
+    layer: keras.layers.Layer, x: tf.Tensor, constants: LayerConstants
 ) -> tf.Tensor:
     """See `plain`; in a graph, equal layers call one function.
 
@@ -29,7 +26,7 @@ def call_in_training(
     its own weights, which replace the weights of the first layer.
     """
     if not _can_share(layer):
-        return plain.call_in_training(layer, x, padding_mask, dropouts)
+        return plain.call_in_training(layer, x, constants)
     graph = tf.compat.v1.get_default_graph()
     if not hasattr(graph, _FUNCTIONS):
         setattr(graph, _FUNCTIONS, {})
@@ -43,7 +40,7 @@ def call_in_training(
         )
     with AutocastScope(None):  # values that were cast here would be stored for the gradients
         values = [tf.convert_to_tensor(weight.value) for weight in layer.weights]
-    return functions[key](x, padding_mask, dropouts, *values)
+    return functions[key](x, constants, *values)
 
 
 def _can_share(layer: keras.layers.Layer) -> bool:

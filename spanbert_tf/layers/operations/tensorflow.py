@@ -81,7 +81,7 @@ def attention(
     """See `plain`, and for training `training_attention`."""
     if not training:
         return plain.attention(by_head, padding_mask, dropout, training)
-    query, key, value = plain.split_heads(by_head)
+    query, key, value = plain.queries_keys_values(by_head)
     padding = plain.padding_scores(padding_mask, query.dtype)
     heads = training_attention(query, key, value, padding, dropout)
     return tf.transpose(heads, (0, 2, 1, 3))

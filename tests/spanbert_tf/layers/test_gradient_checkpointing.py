@@ -153,8 +153,8 @@ def depends_on(op, other):
 
 
 class OfZeros(TransformerEncoder):
-    def compute(self, inputs, padding_mask, dropouts, training):
-        return super().compute(0 * inputs, padding_mask, dropouts, training)
+    def compute(self, inputs, constants, training):
+        return super().compute(0 * inputs, constants, training)
 
 
 CHANGES = {
