@@ -11,6 +11,7 @@ import functools
 import os
 import re
 from collections.abc import Iterable, Iterator, Mapping, Sequence
+from typing import NamedTuple
 
 import numpy as np
 
@@ -69,16 +70,16 @@ class Document:
 
 
 def _normalise(words: list[str]) -> list[str]:
-    """The words that are meant by those of OntoNotes' files."""
+    """Returns words without the slash that OntoNotes' files have before a full stop or a `?`."""
     if not any(word in words for word in _NORMALISED):
         return words
     return [_NORMALISED.get(word, word) for word in words]
 
 
 def clean_clusters(clusters: Iterable[Sequence[Sequence[int]]]) -> Clusters:
-    """Clusters without repeats and empty ones, those that share a mention made one.
+    """Removes repeats and empty clusters, and merges clusters that share a mention.
 
-    In the order of their first mentions; so are the mentions of each.
+    The clusters, and the mentions of each, are in the order of the text.
     """
     distinct: list[set[Span]] = [{(start, end) for start, end in spans} for spans in clusters]
     if sum(map(len, distinct)) > len(set().union(*distinct)):
@@ -107,7 +108,7 @@ def _merge(clusters: Iterable[set[Span]]) -> list[set[Span]]:
 
 
 def mention_borders(clusters: Sequence[Iterable[Span]]) -> tuple[_Borders, _Borders]:
-    """The mentions that begin at each word, and those that end at each word.
+    """Returns the mentions that begin at each word, and those that end at each word.
 
     Of mentions that begin at the same word, the longest comes first. Of mentions that end at the
     same word, it comes last.
@@ -122,17 +123,31 @@ def mention_borders(clusters: Sequence[Iterable[Span]]) -> tuple[_Borders, _Bord
     return begun, ended
 
 
-def read_header(line: str) -> tuple[str | None, str | None, str | None] | None:
-    """Name and part, or all that stands there (GUM's); `None` where a line begins no document."""
+class Header(NamedTuple):
+    """What a line that begins a document says: name and part, or anything else.
+
+    Attributes:
+        name: the name, if there is a part.
+        part: digits of the part.
+        bare_name: all that stands there, if it is no name with a part, as in GUM's files.
+    """
+
+    name: str | None
+    part: str | None
+    bare_name: str | None
+
+
+def read_header(line: str) -> Header | None:
+    """Reads a line that begins a document; returns `None` if it begins none."""
     begin = _BEGIN.match(line)
     if begin is None:
         return None
     name, part, rest = begin.groups()
-    return name, part, None if rest is None else rest.strip()
+    return Header(name, part, None if rest is None else rest.strip())
 
 
 def document_title(name: str, part: int) -> str:
-    """Name and part as CoNLL-2012's files spell them, in one line: controls are escaped."""
+    """Returns name and part as CoNLL-2012's files spell them; control characters are escaped."""
     return f"({escape_controls(name)}); part {part:03}"
 
 
@@ -178,7 +193,7 @@ class ClusterColumn:
             self._clusters[cluster].append((self._open[cluster].pop(), word))
 
     def clusters(self) -> Clusters:
-        """The clusters of the document, in the order of their first brackets.
+        """Returns the clusters of the document, in the order of their first brackets.
 
         Raises:
             BadInputError: a mention has not ended.
@@ -220,11 +235,11 @@ class _Columns:
     sentence_starts: list[int]  # first row of each
 
     def cells(self, column: int) -> list[str]:
-        """The cells of a column."""
+        """Returns the cells of a column."""
         return self._strings(self.starts[:, column], self.ends[:, column])
 
     def cells_other_than(self, character: str, column: int) -> Iterator[tuple[int, str]]:
-        """Rows and cells of a column without those that are one certain character."""
+        """Yields the row and the cell of each cell of a column that is not this character alone."""
         starts, ends = self.starts[:, column], self.ends[:, column]
         rows = np.flatnonzero((ends - starts != 1) | (self.codes[starts] != ord(character)))
         return zip(rows.tolist(), self._strings(starts[rows], ends[rows]), strict=True)
@@ -236,7 +251,16 @@ class _Columns:
 
 
 def equal_columns(text: str, min_width: int) -> _Columns | None:
-    """The columns of rows split at white space; `None` if they have to be read one by one."""
+    """Splits rows at white space, all at once.
+
+    Args:
+        text: the rows.
+        min_width: smallest number of columns.
+
+    Returns:
+        The columns; `None` if the rows have different numbers of columns or fewer, or characters
+        that need a closer look, and have to be read one by one.
+    """
     codes = _codes(text)
     is_line_end = codes == _LINE_END
     is_space = np.ones(len(codes) + 2, bool)  # there is some before the text and after it
@@ -267,7 +291,7 @@ def equal_columns(text: str, min_width: int) -> _Columns | None:
 
 
 def _codes(text: str) -> np.ndarray:
-    """The characters of a text as unsigned integers, of as few bytes as fit: less to go through."""
+    """Returns the characters of a text as unsigned integers of as few bytes as fit."""
     if text.isascii():
         return np.frombuffer(text.encode("ascii"), np.uint8)
     codes = np.frombuffer(text.encode("utf-16-le", "surrogatepass"), "<u2")
@@ -283,7 +307,7 @@ def is_conll(text: str) -> bool:
 
 
 def read_conll(path: str, text: str) -> list[Document]:
-    """The documents of a file, whose path names one that has no name (GUM's).
+    """Reads the documents of a file, whose path names one that has no name (GUM's).
 
     Rows have at least 12 columns, split at tabs or else at white space (CoNLL-2012: word 4th,
     speaker 10th, clusters last), or 3, split at tabs (GUM: number, word, clusters); a blank line
@@ -293,7 +317,10 @@ def read_conll(path: str, text: str) -> list[Document]:
 
 
 def _columns(line: str) -> list[str]:
-    """At tabs where they make up the columns, whose cells may hold white space; else there."""
+    """Splits a line at tabs, if that gives the columns of a format, and otherwise at white space.
+
+    Cells between tabs may contain white space.
+    """
     columns = line.split("\t")
     if len(columns) == _GUM_COLUMNS:
         return columns
@@ -303,7 +330,12 @@ def _columns(line: str) -> list[str]:
 
 
 def _parts(text: str) -> Iterator[tuple[int, str, str | None]]:
-    """The first line and each that begins with `#`, with its number and the lines after it."""
+    """Splits a text before each line that begins with `#`.
+
+    Yields:
+        The number of the first line of a part, this line, and the lines after it as one text, or
+        `None` if there are none.
+    """
     number, start = 1, 0
     while start <= len(text):
         end = text.find("\n#", start)
@@ -318,34 +350,41 @@ def _parts(text: str) -> Iterator[tuple[int, str, str | None]]:
 
 
 class _Reader:
-    _ends_sentence: bool
+    """Reads the documents of a file.
+
+    Args:
+        path: path of the file, for errors and for the names of documents without one.
+    """
+
+    _ends_sentence: bool  # whether the next word begins a sentence
     _column: ClusterColumn
 
     def __init__(self, path: str) -> None:
         self._path = path
-        self._begin: tuple[str | None, str | None, str | None] | None = None
+        self._header: Header | None = None  # of the document that is being read
 
     def documents(self, text: str) -> Iterator[Document]:
+        """Yields the documents of the text of the file."""
         for number, line, rows in _parts(text):
-            if line.startswith("#") and (begin := read_header(line)):
+            if line.startswith("#") and (header := read_header(line)):
                 self._check_ended(number)
-                self._start(begin, number)
+                self._start(header, number)
             elif line.startswith("#") and _END.match(line):
-                if self._begin is None:
+                if self._header is None:
                     problem = "a document ends that has not begun"
                     raise BadInputError(f"{self._place(number)}: {problem}")
                 yield self._finished()
-            elif self._begin is not None or not line.startswith("#"):
+            elif self._header is not None or not line.startswith("#"):
                 self._read_line(line, number)
             if rows is not None:
                 self._read_rows(rows, number + 1)
-        if self._begin is not None:  # the last `#end document` may be missing
+        if self._header is not None:  # the last `#end document` may be missing
             yield self._finished()
 
     def _read_rows(self, text: str, first: int) -> None:
-        """Reads lines none of which begins with `#`."""
+        """Reads lines, none of which begins with `#`; `first` is the number of the first one."""
         columns = None
-        if self._begin is not None and self._ends_sentence:
+        if self._header is not None and self._ends_sentence:
             columns = equal_columns(text, _MIN_COLUMNS)
         if columns is None:
             for number, line in enumerate(text.split("\n"), start=first):
@@ -355,6 +394,7 @@ class _Reader:
         self._ends_sentence = not text.rpartition("\n")[2].strip()
 
     def _read_columns(self, columns: _Columns, first: int) -> None:
+        """Adds rows that were split at once."""
         num_words = len(self._words)
         for row, cell in columns.cells_other_than(_NO_CLUSTER, -1):
             self._column.read(cell, num_words + row, first + columns.lines[row])
@@ -368,9 +408,10 @@ class _Reader:
         self._tells_sentences = True
 
     def _read_line(self, line: str, number: int) -> None:
+        """Reads a row or a blank line."""
         if not line.strip():
             self._ends_sentence = True
-        elif self._begin is not None:
+        elif self._header is not None:
             self._read_row(_columns(line), number)
         else:
             raise BadInputError(
@@ -381,13 +422,15 @@ class _Reader:
         return f"{self._path}: line {number}"
 
     def _check_ended(self, number: int) -> None:
-        if self._begin is not None:
+        """Refuses a line that begins a document inside of another one."""
+        if self._header is not None:
             raise BadInputError(
                 f"{self._place(number)}: a document begins before `#end document` of the one before"
             )
 
-    def _start(self, begin: tuple[str | None, str | None, str | None], number: int) -> None:
-        self._begin = begin
+    def _start(self, header: Header, number: int) -> None:
+        """Begins a document at its first line."""
+        self._header = header
         self._words: list[str] = []
         self._speakers: list[str] = []
         self._starts: list[int] = []
@@ -396,6 +439,7 @@ class _Reader:
         self._column = ClusterColumn(f"{self._path}: the document of line {number}")
 
     def _read_row(self, columns: list[str], number: int) -> None:
+        """Adds the word of a row, with its speaker and its brackets."""
         if len(columns) == _GUM_COLUMNS:
             word, speaker = columns[_GUM_WORD], ""
         elif len(columns) >= _MIN_COLUMNS:
@@ -408,16 +452,17 @@ class _Reader:
         if self._ends_sentence:
             self._starts.append(len(self._words))
             self._ends_sentence = False
-        # GUM's files mostly do not; with blank lines they do.
+        # Rows of GUM tell sentences only if there are blank lines between them.
         self._tells_sentences = len(columns) != _GUM_COLUMNS or len(self._starts) > 1
         self._column.read(columns[-1].strip(), len(self._words), number)
         self._words += _normalise([word])
         self._speakers.append("" if speaker in _NO_SPEAKER else speaker)
 
     def _finished(self) -> Document:
-        assert self._begin is not None  # the callers check that a document has begun
-        name, part, bare_name = self._begin
-        self._begin = None
+        """Returns the document that ends here."""
+        assert self._header is not None  # the callers check that a document has begun
+        name, part, bare_name = self._header
+        self._header = None
         file_name = os.path.basename(self._path).removesuffix(".gz").rsplit(".", 1)[0]
         return Document(
             name=(name or bare_name or file_name),

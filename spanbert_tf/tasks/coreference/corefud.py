@@ -84,7 +84,7 @@ def read_corefud(path: str, text: str) -> list[Document]:
 
 
 def _parts(text: str) -> Iterator[tuple[int, str]]:
-    """The documents of a file, each with the number of its first line."""
+    """Yields the documents of a file, each with the number of its first line."""
     first_row = _ROW.search(text)
     assert first_row is not None  # `is_corefud` found it
     later = _NEW_DOCUMENT.finditer(text, first_row.start())
@@ -146,7 +146,7 @@ class _DocumentReader:
                 )
 
     def document(self, name: str, part: int, text: str) -> Document:
-        """The document that was read.
+        """Returns the document that was read.
 
         Args:
             name: its name.
@@ -166,6 +166,7 @@ class _DocumentReader:
         )
 
     def _read_comment(self, line: str, number: int) -> None:
+        """Reads a name, a speaker, or the fields of `Entity=`; skips other comments."""
         key, _, value = line.removeprefix("#").partition("=")
         key = key.strip()
         value = value.strip()
@@ -182,6 +183,7 @@ class _DocumentReader:
             self.has_fields = True
 
     def _read_row(self, line: str, number: int) -> None:
+        """Adds the word of a row, and its mentions."""
         place = f"{self._path}: line {number}"
         columns = line.split("\t")
         if len(columns) != _NUM_COLUMNS:
@@ -283,7 +285,7 @@ def as_corefud(lines: Sequence[DocumentLine], predicted: Sequence[Clusters]) -> 
 
 
 def _with_fields(text: str) -> str:
-    """A document with `# global.Entity` after `# newdoc`, or as its first line."""
+    """Inserts `# global.Entity` into a document after `# newdoc`, or as its first line."""
     place = 0
     if _NEW_DOCUMENT.match(text):
         place = text.index("\n") + 1
@@ -291,7 +293,7 @@ def _with_fields(text: str) -> str:
 
 
 def _with_entities(text: str, clusters: Clusters, num_before: int) -> str:
-    """A document with the given mentions in place of its own.
+    """Replaces the mentions of a document by those of its predicted clusters.
 
     Args:
         text: the document.
@@ -315,7 +317,7 @@ def _with_entities(text: str, clusters: Clusters, num_before: int) -> str:
 
 
 def _brackets_of_words(clusters: Clusters, num_before: int) -> Mapping[int, str]:
-    """The value of `Entity=` of each word where a mention begins or ends."""
+    """Returns the value of `Entity=` for each word where a mention begins or ends."""
     begun, ended = mention_borders(clusters)
     values = {}
     for word in sorted({*begun, *ended}):
@@ -339,7 +341,7 @@ def _brackets_of_words(clusters: Clusters, num_before: int) -> Mapping[int, str]
 
 
 def _with_brackets(misc: str, brackets: str) -> str:
-    """The column MISC with other brackets, at the same place or in the order of the alphabet."""
+    """Replaces the brackets in the column MISC; new ones are inserted in alphabetical order."""
     attributes: list[str] = []
     place = None
     for attribute in misc.split("|"):

@@ -21,7 +21,12 @@ import numpy as np
 from spanbert_tf.command_line import run_command
 from spanbert_tf.errors import BadInputError
 from spanbert_tf.files.text_files import read_text_file
-from spanbert_tf.tasks.coreference.conll import ClusterColumn, document_title, read_header
+from spanbert_tf.tasks.coreference.conll import (
+    ClusterColumn,
+    Header,
+    document_title,
+    read_header,
+)
 from spanbert_tf.tasks.coreference.files import PRONOUNS
 from spanbert_tf.tasks.coreference.records import Clusters, DocumentLine, Span
 from spanbert_tf.terminal import print_line
@@ -243,12 +248,12 @@ def read_clusters(path: str) -> list[_Document]:
         if line.startswith("#"):
             if begun is not None:
                 documents.append(begun(word, column.clusters()))
-            begin = read_header(line)
+            header = read_header(line)
             begun = None
             column = ClusterColumn(f"{path}: {line.strip()}")
             word = 0
-            if begin:
-                name = _name(begin)
+            if header:
+                name = _name(header)
                 if name in names:
                     raise BadInputError(f"{path}: line {number}: document {name!r} occurs twice")
                 if name:
@@ -266,12 +271,11 @@ def read_clusters(path: str) -> list[_Document]:
     return documents
 
 
-def _name(begin: tuple[str | None, str | None, str | None]) -> str | None:
+def _name(header: Header) -> str | None:
     """Returns the title of a document; `None` for GUM's `# begin document` without a name."""
-    name, part, bare = begin
-    if part:
-        return document_title(name or "", int(part))
-    return document_title(bare, 0) if bare else None
+    if header.part:
+        return document_title(header.name or "", int(header.part))
+    return document_title(header.bare_name, 0) if header.bare_name else None
 
 
 def score_files(key: str, response: str) -> Score:

@@ -138,7 +138,7 @@ class DocumentTokenizer:
         )
 
     def _sentence_starts(self, documents: Sequence[Document]) -> list[list[int]]:
-        """For each document, the first words of its sentences; found where it does not say."""
+        """Returns the first words of the sentences of each document, found where it has none."""
         found = self._found_sentences(documents)
         return [
             next(found) if document.sentence_starts is None else document.sentence_starts
@@ -146,7 +146,7 @@ class DocumentTokenizer:
         ]
 
     def _found_sentences(self, documents: Sequence[Document]) -> Iterator[list[int]]:
-        """First words of the sentences of those documents that do not say."""
+        """Yields the first words of the sentences of the documents that do not tell them."""
         unsplit = [document for document in documents if document.sentence_starts is None]
         if unsplit:
             texts = self._in_context([" ".join(document.words) for document in unsplit])
@@ -158,7 +158,7 @@ class DocumentTokenizer:
 
 
 def _sentence_starts(document: Document, text: TokenizedText) -> list[int]:
-    """First words of sentences, by the punctuation in the words with a space between each two."""
+    """Finds sentences by punctuation, in the words with spaces between them."""
     sizes = [len(word) + 1 for word in document.words]
     word_starts = np.array(list(itertools.accumulate(sizes, initial=0))[:-1])
     words = np.searchsorted(word_starts, text.starts, side="right") - 1

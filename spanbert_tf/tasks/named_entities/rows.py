@@ -287,7 +287,7 @@ def read_tagged_tokens(path: str) -> SentenceSet:
 def _spans_of_row(
     words: Sequence[str], tags: Sequence[str | int | None], place: str
 ) -> tuple[list[tuple[int, int, str]], int]:
-    """The entities of a row, as `spans_of_tags` returns them."""
+    """Returns the entities of a row, as `spans_of_tags`."""
     if len(words) != len(tags):
         raise BadInputError(f"{place}: has {len(words)} tokens and {len(tags)} tags")
     for tag in tags:

@@ -164,7 +164,7 @@ def _mlqa_words(text: str, language: str) -> list[str]:
 
 @functools.cache
 def _mlqa_punctuation() -> frozenset[str]:
-    """All characters of Unicode's categories of punctuation, and the other marks of ASCII."""
+    """Returns all punctuation of Unicode, and the other marks of ASCII."""
     characters = map(chr, range(sys.maxunicode))
     marks = [mark for mark in characters if unicodedata.category(mark).startswith("P")]
     return frozenset(marks).union(string.punctuation)

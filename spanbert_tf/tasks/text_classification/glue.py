@@ -87,12 +87,12 @@ HEADER = "index\tprediction"  # of a submission's files
 
 
 def submission_file(dataset: str) -> str:
-    """The name of a task's file in the zip of a submission: `CoLA.tsv`."""
+    """Returns the name of a task's file in the zip of a submission, such as `CoLA.tsv`."""
     return f"{GLUE_TASKS[dataset].title}.tsv"
 
 
 def submission_text(dataset: str, predictions: Sequence[str | float]) -> str:
-    """The content of a task's file: a line for each text of the test set, in its order.
+    """Returns the content of a task's file: a line for each text of the test set, in its order.
 
     Numbers of a regression are cut to GLUE's range.
     """
