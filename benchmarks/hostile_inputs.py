@@ -5,25 +5,27 @@
 Each input is made here, and the real command reads it in a process of its own. What the same
 command needs to refuse a harmless bad input is taken off its time and memory; of long passages,
 which are answered, what a short one needs. Expected: status 2 (passages: 0), one line, less than
-1 GiB and 20 seconds of processor time more.
+1 GiB and 20 seconds of processor time more. A command that waits for ten minutes is killed.
 """
 
 import functools
 import gzip
 import io
 import json
+import math
 import multiprocessing
 import os
 import pathlib
 import resource
 import shutil
+import signal
 import struct
 import subprocess
 import sys
 import tempfile
 import zipfile
 from collections.abc import Callable
-from typing import NamedTuple
+from typing import TYPE_CHECKING, NamedTuple
 
 import click
 import numpy as np
@@ -31,6 +33,9 @@ import numpy as np
 from benchmarks.damaged_records import write_all_records, write_presets
 from benchmarks.machine import describe_machine
 from benchmarks.process_memory import GIBIBYTE
+
+if TYPE_CHECKING:
+    import h5py
 
 Maker = Callable[[pathlib.Path, pathlib.Path], object]  # input's path, folder of whole files
 
@@ -144,15 +149,79 @@ def _array_that_unpacks(path: pathlib.Path) -> None:
             file.write(bytes(1 << 22))
 
 
-def _state_of_two_gigabytes(path: pathlib.Path) -> None:
-    import h5py
+def _hdf5(name: str, change: Callable[["h5py.File"], object]) -> Callable[[pathlib.Path], None]:
+    """Changes a file of weights, whose checksum nothing states."""
 
-    (path / "golden.json").unlink()
-    with h5py.File(path / "task.weights.h5", "a") as file:
-        found = []
-        file.visit(lambda name: found.append(name) if name.endswith("is_head_trained") else None)
-        del file[found[0]]
-        file.create_dataset(found[0], (2 * 10**9,), "uint8", chunks=(2**20,))
+    def changed(path: pathlib.Path) -> None:
+        import h5py
+
+        (path / "golden.json").unlink()
+        with h5py.File(path / name, "a") as file:
+            change(file)
+
+    return changed
+
+
+def _state_of_two_gigabytes(file: "h5py.File") -> None:
+    file.create_dataset("vars/is_head_trained", (2 * 10**9,), "uint8", chunks=(2**20,))
+
+
+def _chunk_of_four_gigabytes(file: "h5py.File") -> None:
+    file.create_dataset("x", (8, 8), "f4", maxshape=(None, None), chunks=(32_768, 32_768))
+
+
+def _nested_groups(file: "h5py.File") -> None:
+    group: h5py.Group = file
+    for _ in range(6_000):
+        group = group.create_group("g")
+
+
+def _replaced(name: str, make: Callable[[pathlib.Path], object]) -> Callable[[pathlib.Path], None]:
+    """Has a pipe or a link in the place of a file."""
+
+    def change(path: pathlib.Path) -> None:
+        (path / name).unlink(missing_ok=True)
+        make(path / name)
+
+    return change
+
+
+def _link(target: str) -> Callable[[pathlib.Path], None]:
+    return lambda path: path.symlink_to(target)
+
+
+_PARSEQ = {  # a tokenizer of KerasHub's, which opens its vocabulary
+    "module": "keras_hub.src.models.parseq.parseq_tokenizer",
+    "class_name": "PARSeqTokenizer",
+    "config": {"vocabulary": "/dev/zero"},
+    "registered_name": "keras_hub>PARSeqTokenizer",
+}
+
+
+def _adapter(encoder: str, alpha: float) -> Callable[[pathlib.Path], None]:
+    """Makes a preset an adapter, with an encoder beside it whose configuration is a pipe."""
+
+    def change(path: pathlib.Path) -> None:
+        beside = path.with_name("encoder")
+        beside.mkdir()
+        os.mkfifo(beside / "config.json")
+        settings = {"base_model_name_or_path": encoder, "r": 1, "lora_alpha": alpha}
+        (path / "adapter_config.json").write_text(
+            json.dumps({**settings, "peft_type": "LORA", "target_modules": ["query"]})
+        )
+
+    return change
+
+
+def _beside(text: str, name: str, content: str) -> Maker:
+    """A text, and another file in its folder, which is the command's working directory."""
+
+    def make(path: pathlib.Path, whole: pathlib.Path) -> None:
+        path.write_text(text)
+        (path.parent / name).write_text(content)
+        os.utime(path.parent / name, (4_102_444_800,) * 2)  # of the year 2100
+
+    return make
 
 
 def _frame(num_bytes: int) -> Callable[[pathlib.Path], None]:
@@ -186,9 +255,11 @@ _CONVERT = _Reader("convert --from huggingface --to keras --lowercase {input} ou
 _SQUAD = _Reader(_PREPARE.format("squad"), _text("x"))
 _SEMEVAL = _Reader(_PREPARE.format("semeval2010"), _text("x"))
 _COREFERENCE = _Reader(_PREPARE.format("coreference"), _text("x"))
+_SENTENCE = "the cat sees the dog ."
 _TEXT = _Reader(  # of marks alone no records come
-    _PREPARE.format("pretraining") + " --lowercase", _text("the cat sees the dog .")
+    _PREPARE.format("pretraining") + " --lowercase", _text(_SENTENCE)
 )
+_PROCESSES = _Reader(f"{_TEXT.command} --num-processes 2", _TEXT.harmless)
 _PRESET = _Reader("convert --from keras --to huggingface {input} out", _preset())
 _HEADS = _Reader(
     "pretrain --config spanbert_tiny --data {whole}/pretraining --initial-preset {input} "
@@ -217,6 +288,10 @@ _INPUTS: dict[str, tuple[_Reader, Maker]] = {
     "nested YAML": (_PRETRAIN, _text("a: " + _DEEP)),
     "60,000 digits": (_PRETRAIN, _text("training:\n  steps: " + "9" * 60_000)),
     "a number to the base 60": (_PRETRAIN, _text("training:\n  steps: 1" + ":10" * 27_000)),
+    "a TPU at grpc://": (
+        _PRETRAIN,
+        _text("training:\n  strategy: tpu\n  tpu: grpc://127.0.0.1:8470\n"),
+    ),
     "2^31 layers": (
         _CONVERT,
         functools.partial(_checkpoint, config=_SIZES | {"num_hidden_layers": 2**31}),
@@ -233,11 +308,37 @@ _INPUTS: dict[str, tuple[_Reader, Maker]] = {
     "preset's nested config.json": (_PRESET, _preset(text=_DEEP)),
     "preset's nested tokenizer.json": (_PRESET, _preset("tokenizer.json", _DEEP)),
     "name of 60 kB in golden.json": (_PRESET, _changed("encoder-preset", _golden_name)),
+    "pipe as config.json": (
+        _PRESET,
+        _changed("encoder-preset", _replaced("config.json", os.mkfifo)),
+    ),
+    "/dev/zero as config.json": (
+        _PRESET,
+        _changed("encoder-preset", _replaced("config.json", _link("/dev/zero"))),
+    ),
+    "vocabulary that leads out": (
+        _PRESET,
+        _changed(
+            "encoder-preset", _replaced("assets/tokenizer/vocabulary.txt", _link("/etc/passwd"))
+        ),
+    ),
+    "PARSeqTokenizer of /dev/zero": (_PRESET, _preset("tokenizer.json", json.dumps(_PARSEQ))),
+    "adapter of NaN": (_PRESET, _changed("encoder-preset", _adapter("../encoder", math.nan))),
+    "adapter over a pipe": (_PRESET, _changed("encoder-preset", _adapter("../encoder", 1))),
+    "adapter over /etc": (_PRESET, _changed("encoder-preset", _adapter("/etc", 1))),
     "npz of 400 bytes": (_HEADS, _changed("pretrained-preset", _array_of_a_tebibyte)),
     "npz that unpacks to 2.8 GiB": (_HEADS, _changed("pretrained-preset", _array_that_unpacks)),
     "h5 with a state of 2 GB": (
         _TASK,
-        _changed("text_classification-preset", _state_of_two_gigabytes),
+        _changed("text_classification-preset", _hdf5("task.weights.h5", _state_of_two_gigabytes)),
+    ),
+    "h5 with a chunk of 4 GiB": (
+        _PRESET,
+        _changed("encoder-preset", _hdf5("model.weights.h5", _chunk_of_four_gigabytes)),
+    ),
+    "h5 of 6,000 nested groups": (
+        _PRESET,
+        _changed("encoder-preset", _hdf5("model.weights.h5", _nested_groups)),
     ),
     "frame of 2^40 bytes": (_RECORDS, _changed("pretraining", _frame(2**40))),
     "frame of 2^64 - 1 bytes": (_RECORDS, _changed("pretraining", _frame(2**64 - 1))),
@@ -246,6 +347,11 @@ _INPUTS: dict[str, tuple[_Reader, Maker]] = {
     "SemEval's entities": (_SEMEVAL, _text('1\t"' + "<e1>a</e1>" * 1_500 + '"\nOther\n\n')),
     "CoNLL header of spaces": (_COREFERENCE, _text("#begin document (" + " " * 60_000 + "\n")),
     "1 MB of quotation marks": (_TEXT, _text("\N{LEFT DOUBLE QUOTATION MARK}" * 350_000)),
+    "lock of the year 2100": (_TEXT, _beside(_SENTENCE, ".out.lock", '{"process": 1}')),
+    "string.py beside the text": (
+        _PROCESSES,
+        _beside(_SENTENCE, "string.py", "raise SystemExit('string.py ran')\n"),
+    ),
     **{f"passage of {size:,} kB": (_ANSWER, _passage(size)) for size in (50, 200, 400, 2_000)},
 }
 
@@ -299,6 +405,11 @@ def _write_whole(directory: pathlib.Path) -> None:
     save_pretraining_preset(pretrainer, tokenizer, preset, sequence_length=32)
 
 
+def _limit_time() -> None:
+    resource.setrlimit(resource.RLIMIT_CPU, (300, 300))
+    signal.alarm(600)  # of one that waits
+
+
 def _cost(reader: _Reader, make: Maker, whole: pathlib.Path) -> _Cost:
     """Runs a command on an input in a folder of its own, in a process of its own."""
     with tempfile.TemporaryDirectory() as folder:
@@ -309,11 +420,11 @@ def _cost(reader: _Reader, make: Maker, whole: pathlib.Path) -> _Cost:
         arguments = reader.command.format(input=path, whole=whole).split()
         with open(place / "stderr", "w+b") as errors:
             process = subprocess.Popen(
-                [sys.executable, "-m", "spanbert_tf.cli", *arguments],
+                [sys.executable, "-P", "-m", "spanbert_tf.cli", *arguments],
                 cwd=place,
                 stdout=subprocess.DEVNULL,
                 stderr=errors,
-                preexec_fn=lambda: resource.setrlimit(resource.RLIMIT_CPU, (300, 300)),
+                preexec_fn=_limit_time,
             )
             _, status, usage = os.wait4(process.pid, 0)
             seconds = usage.ru_utime + usage.ru_stime

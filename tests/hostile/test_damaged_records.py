@@ -219,8 +219,6 @@ def damage_inside(directory, damage):
 
 @pytest.mark.parametrize("kind", [*LINES, "pretraining"])
 def test_inspect_names_a_record_that_is_damaged_inside_right_checksums(kind, copy):
-    if kind == "coreference":
-        pytest.skip("shows documents from their lines alone")
     data = copy(kind)
     said = damage_inside(data, "beyond the vocabulary")
     message = refusal(lambda: inspect_records(str(data), "spanbert_base", num_examples=8))

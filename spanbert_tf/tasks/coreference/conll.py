@@ -45,7 +45,7 @@ _IS_FURTHER_SPACE = np.array(
 )
 
 
-_Borders = Mapping[int, list[tuple[int, int]]]  # word → other end and cluster of each mention
+Borders = Mapping[int, list[tuple[int, int]]]  # word → other end and cluster of each mention
 
 
 @dataclasses.dataclass(frozen=True)
@@ -107,7 +107,7 @@ def _merge(clusters: Iterable[set[Span]]) -> list[set[Span]]:
     return list({id(mentions): mentions for mentions in cluster_of.values()}.values())
 
 
-def mention_borders(clusters: Sequence[Iterable[Span]]) -> tuple[_Borders, _Borders]:
+def mention_borders(clusters: Sequence[Iterable[Span]]) -> tuple[Borders, Borders]:
     """Returns the mentions that begin at each word, and those that end at each word.
 
     Of mentions that begin at the same word, the longest comes first. Of mentions that end at the

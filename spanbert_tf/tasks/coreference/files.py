@@ -11,17 +11,20 @@ import itertools
 import json
 import os
 import re
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import NotRequired
 
+import numpy as np
 from typing_extensions import TypedDict  # pydantic wants this one before Python 3.12
 
+from spanbert_tf.data.records import ROW_TOKEN_IDS
 from spanbert_tf.errors import BadInputError, reason
 from spanbert_tf.files.contents import each_once, files_inside, is_inside, refuse_links
 from spanbert_tf.files.output import write_text
 from spanbert_tf.files.text_files import parse_json, read_text_file
 from spanbert_tf.tasks.coreference.conll import (
     MOST_DIGITS,
+    Borders,
     Document,
     clean_clusters,
     document_title,
@@ -30,9 +33,22 @@ from spanbert_tf.tasks.coreference.conll import (
     read_conll,
 )
 from spanbert_tf.tasks.coreference.corefud import as_corefud, is_corefud, read_corefud
-from spanbert_tf.tasks.coreference.records import Clusters, DocumentLine, Span
+from spanbert_tf.tasks.coreference.records import (
+    MENTION_CLUSTERS,
+    MENTION_ENDS,
+    MENTION_STARTS,
+    SEGMENT_LENGTHS,
+    Clusters,
+    DocumentLine,
+    Span,
+)
 from spanbert_tf.terminal import escape_controls
-from spanbert_tf.text.vocabulary import CONTINUATION_PREFIX, END_TOKEN, START_TOKEN
+from spanbert_tf.text.vocabulary import (
+    CONTINUATION_PREFIX,
+    END_TOKEN,
+    START_TOKEN,
+    is_continuation,
+)
 
 _BEFORE_WILDCARD = re.compile(r"[^*?[]*")
 _ENDINGS = ("_conll", ".conll", ".conllu", ".jsonlines", ".jsonl")
@@ -322,11 +338,53 @@ def as_json(line: DocumentLine, clusters: Clusters) -> str:
 def as_text(line: DocumentLine, clusters: Clusters) -> str:
     """Returns the sentences with mentions in brackets: `[Alice]₁ said that [she]₁ …`."""
     begun, ended = mention_borders(clusters)
-    marked = []
-    for place, word in enumerate(line["words"]):
-        closing = [f"]{str(number + 1).translate(_SUBSCRIPTS)}" for _, number in ended[place]]
-        marked.append("[" * len(begun[place]) + word + "".join(closing))
-    return _titled(line, marked)
+    words = enumerate(line["words"])
+    return _titled(line, [_bracketed(word, place, begun, ended) for place, word in words])
+
+
+def row_in_words(
+    line: DocumentLine, row: Mapping[str, np.ndarray], vocabulary: Sequence[str]
+) -> Iterator[str]:
+    """Yields what a record holds: its segments with mentions in brackets, and its clusters.
+
+    Args:
+        line: the line of the same document.
+        row: the features of the record.
+        vocabulary: entries in order of their ids.
+    """
+    pieces = [vocabulary[token] for token in row[ROW_TOKEN_IDS]]
+    borders = [0, *np.cumsum(row[SEGMENT_LENGTHS]).tolist()]
+    clusters: dict[int, list[Span]] = {}
+    mentions = (row[name].tolist() for name in (MENTION_CLUSTERS, MENTION_STARTS, MENTION_ENDS))
+    for number, start, end in sorted(zip(*mentions, strict=True)):
+        clusters.setdefault(number, []).append((start, end))
+    begun, ended = mention_borders(list(clusters.values()))
+
+    def words(start: int, end: int, *, marked: bool) -> str:
+        shown = ""
+        for place in range(start, end):
+            piece = pieces[place]
+            shown += "" if is_continuation(piece) or place == start else " "
+            text = piece.removeprefix(CONTINUATION_PREFIX)
+            shown += _bracketed(text, place, begun, ended) if marked else text
+        return shown
+
+    num_mentions = sum(map(len, clusters.values()))
+    yield (
+        f"{_title(line)}: {len(pieces):,} positions in {len(borders) - 1:,} segments, "
+        f"{len(clusters):,} clusters of {num_mentions:,} mentions"
+    )
+    for start, end in itertools.pairwise(borders):
+        yield words(start, end, marked=True)
+    for number, spans in enumerate(clusters.values(), start=1):
+        shown = "; ".join(words(start, end + 1, marked=False) for start, end in spans)
+        yield f"  {number}: {shown}"
+
+
+def _bracketed(text: str, place: int, begun: Borders, ended: Borders) -> str:
+    """Returns a word with the brackets of the mentions that begin or end there: `[her]₁`."""
+    closing = [f"]{str(number + 1).translate(_SUBSCRIPTS)}" for _, number in ended[place]]
+    return "[" * len(begun[place]) + text + "".join(closing)
 
 
 def as_resolved(line: DocumentLine, clusters: Clusters) -> str:
@@ -362,8 +420,11 @@ def _is_possessive(line: DocumentLine, number: int) -> bool:
 
 def _titled(line: DocumentLine, words: list[str]) -> str:
     """Returns the name of a document and its sentences, one a line."""
-    title = f"# {escape_controls(line['name'])}, part {line['part']}"
-    return "\n".join([title, *_sentences(line, words), "", ""])
+    return "\n".join([_title(line), *_sentences(line, words), "", ""])
+
+
+def _title(line: DocumentLine) -> str:
+    return f"# {escape_controls(line['name'])}, part {line['part']}"
 
 
 def _sentences(line: DocumentLine, words: list[str]) -> Iterator[str]:

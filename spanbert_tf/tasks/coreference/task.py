@@ -11,6 +11,7 @@ import keras_hub
 import numpy as np
 import tensorflow as tf
 
+from spanbert_tf.data.examples import NoExampleError, example_fault, read_example
 from spanbert_tf.data.records import Records
 from spanbert_tf.errors import BadInputError, MismatchError
 from spanbert_tf.files.text_files import without_surrogates
@@ -23,7 +24,7 @@ from spanbert_tf.models import (
 from spanbert_tf.serving.description import Description
 from spanbert_tf.serving.exporting import Signatures
 from spanbert_tf.tasks.coreference.dataset import coreference_dataset, parse_documents
-from spanbert_tf.tasks.coreference.files import WRITTEN_FILES, as_text, write_predictions
+from spanbert_tf.tasks.coreference.files import WRITTEN_FILES, row_in_words, write_predictions
 from spanbert_tf.tasks.coreference.graph import (
     LinkedSpans,
     ResolveTexts,
@@ -215,10 +216,18 @@ class Coreference(Task[CoreferenceManifest, CoreferenceConfig]):
         mentions = [batch_size, num_positions // 4]
         return x, {name: tf.TensorSpec(mentions, spec.dtype) for name, spec in y.items()}
 
-    def examples(self, records: Records) -> Iterator[list[str]]:
-        """Yields documents with their mentions in brackets."""
-        for line in records.lines(DOCUMENTS_FILE):
-            yield as_text(line, gold_clusters(line)).removesuffix("\n").split("\n")
+    def examples(self, records: Records) -> Iterator[Iterator[str]]:
+        """Yields documents as the model reads them, with mentions in brackets, and their clusters.
+
+        Raises:
+            NoExampleError: a record is damaged.
+        """
+        stored = records.manifest.stored()
+        for index, line in enumerate(records.lines(DOCUMENTS_FILE)):
+            (record,) = records.rows.read([index])
+            if fault := example_fault(record, stored):
+                raise NoExampleError(fault)
+            yield row_in_words(line, read_example(record, stored), records.vocabulary)
 
     def report(self, outcome: Outcome, scores: Mapping[str, float]) -> Report:
         """Returns a report that shows each document, gold clusters beside predicted ones."""

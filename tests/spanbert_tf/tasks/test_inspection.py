@@ -6,6 +6,8 @@ import json
 import pytest
 
 from spanbert_tf.console import DataConsole
+from spanbert_tf.tasks.coreference.files import read_documents
+from spanbert_tf.tasks.coreference.rows import write_documents
 from spanbert_tf.tasks.inspection import inspect_records
 from spanbert_tf.tasks.marked_text import marked_pieces, marked_text
 from spanbert_tf.tasks.named_entities.rows import (
@@ -94,6 +96,26 @@ def test_relations_have_both_entities_marked(options, tmp_path):
         "  row: [CLS] [SUBJ=ORG] in [OBJ=CITY] [SEP]\n" in shown
     )
     assert table_of(shown) == {"no_relation": ["3", "75.0%"], "org:city": ["1", "25.0%"]}
+
+
+def test_documents_have_their_mentions_in_brackets_and_their_clusters(options, tmp_path):
+    sentences = [["Anna", "lives", "in", "New", "York", "."], ["Ann", "in", "Acme"]]
+    clusters = [[[0, 0], [6, 6]], [[3, 4], [6, 8]]]  # the second "Ann" is inside "Ann in Acme"
+    document = {"doc_key": "nw_0", "sentences": sentences, "clusters": clusters}
+    (tmp_path / "train.jsonlines").write_text(json.dumps(document) + "\n")
+    documents = read_documents([str(tmp_path / "train.jsonlines")])
+    write_documents(
+        documents, str(tmp_path / "out"), **options | {"sequence_length": 10, "max_span_width": 5}
+    )
+    shown = inspected(tmp_path / "out")
+    assert (
+        "# nw, part 0: 14 positions in 2 segments, 2 clusters of 4 mentions\n"
+        "[CLS] [anna]₁ lives in [new york]₂ . [SEP]\n"
+        "[CLS] [[ann]₁ in acme]₂ [SEP]\n"
+        "  1: anna; ann\n"
+        "  2: new york; ann in acme\n" in shown
+    )
+    assert "clusters: 2" in shown and "mentions: 4" in shown
 
 
 def test_controls_in_what_is_marked_are_escaped():
