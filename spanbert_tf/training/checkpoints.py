@@ -169,9 +169,9 @@ class Checkpoints:
             BadInputError: the previous checkpoint could not be written, for example because the
                 disk is full. Earlier checkpoints are untouched.
         """
+        self._step_of_model = step
         if not self._writes:
             return
-        self._step_of_model = step
         if self._under_way is not None and not self._under_way.done():
             self._report(
                 f"{self._directory}: the checkpoint before that of step {step:,} is still being "

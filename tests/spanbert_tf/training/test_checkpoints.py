@@ -297,6 +297,24 @@ def test_best_weights_are_not_read_where_the_model_has_them(tmp_path):
     assert "best-00000003 is damaged" in report
 
 
+def test_every_worker_of_a_resumed_run_reads_the_best_weights(tmp_path):
+    """They are those of the step from which the run was resumed; only the chief writes."""
+    model = _make_model()
+    _train(model, 3)
+    chief = Checkpoints(str(tmp_path), model, best=LOSS, max_to_keep=1)
+    chief.save(3)
+    chief.keep_if_best(3, {"loss": 1.0})
+    best = [variable.numpy() for variable in model.weights]
+    resumed = _make_model(seed=1)
+    worker = Checkpoints(str(tmp_path), resumed, best=LOSS, max_to_keep=1, writes=False)
+    assert worker.restore() == 3
+    _train(resumed, 1)
+    worker.save(4)
+    assert worker.restore_best() == 3
+    for expected, variable in zip(best, resumed.weights, strict=True):
+        np.testing.assert_array_equal(variable.numpy(), expected)
+
+
 def test_best_weights_that_are_gone_are_kept_when_they_are_reached_again(tmp_path):
     """A damaged one is deleted; the run goes on before it and comes by with the same value."""
     model = _make_model()
