@@ -151,18 +151,10 @@ def convert_checkpoint(
     """
     read = SOURCES[source_format]
     target = TARGETS[target_format]
-    if language is not None and target_format != _FORMAT_WITH_LANGUAGE:
-        raise ConfigurationError(
-            f"--language: {target_format} has no place for it; leave it out, or convert --to "
-            f"{_FORMAT_WITH_LANGUAGE}"
-        )
     if language is not None:
-        known_language(language)
+        _check_language(language, target_format)
     destination = Output(destination, target.output, overwrite=overwrite).check()
-    if os.path.realpath(source) == os.path.realpath(destination):
-        raise BadInputError(f"{destination}: is SRC and DST at once; name another directory")
-    if os.path.isdir(source):
-        check_own_files(source)
+    _check_source(source, destination)
     if source_format == target_format == "keras":
         refuse_copy(source)
     keras.utils.set_random_seed(0)  # for a new pooler, if the source has none
@@ -180,13 +172,32 @@ def convert_checkpoint(
         target_approximates_gelu = target_format in _APPROXIMATE_MODELS
         if checkpoint.approximates_gelu != target_approximates_gelu:
             approximate_format = target_format if target_approximates_gelu else source_format
-            whose = _APPROXIMATE_MODELS.get(approximate_format, "the source")
-            print_gelu_difference(checkpoint, whose)
+            print_gelu_difference(
+                checkpoint, _APPROXIMATE_MODELS.get(approximate_format, "the source")
+            )
         _print_table(checkpoint, left_out)
         _print_unused_rows(checkpoint)
     print_line(f"{destination}: {target_format}, from {source}")
     if show_next_steps:
         print_written(destination, *_next_commands(target_format, destination))
+
+
+def _check_language(language: str, target_format: str) -> None:
+    """Checks that a language is known, and that the target has a place for it."""
+    if target_format != _FORMAT_WITH_LANGUAGE:
+        raise ConfigurationError(
+            f"--language: {target_format} has no place for it; leave it out, or convert --to "
+            f"{_FORMAT_WITH_LANGUAGE}"
+        )
+    known_language(language)
+
+
+def _check_source(source: str, destination: str) -> None:
+    """Checks that the source is another directory than the destination, and what it holds."""
+    if os.path.realpath(source) == os.path.realpath(destination):
+        raise BadInputError(f"{destination}: is SRC and DST at once; name another directory")
+    if os.path.isdir(source):
+        check_own_files(source)
 
 
 def _next_commands(target_format: str, preset: str) -> Iterator[list[str]]:

@@ -222,15 +222,15 @@ class Objectives(MixinBase):
             return super().metrics
         return super().metrics + self._objective_metrics.metrics
 
-    def _update_metrics(self, batch: tuple, found: BatchLoss) -> None:
+    def _update_metrics(self, batch: tuple, batch_loss: BatchLoss) -> None:
         """Updates the metrics of the objectives, and those given to `compile`, with a batch."""
         x, y, sample_weight = batch
         if self._objective_metrics is not None:
-            self._objective_metrics.update(found.sums, found.further_loss)
+            self._objective_metrics.update(batch_loss.sums, batch_loss.further_loss)
             self._objective_metrics.work.update(x, sample_weight, self.step_operations(x))
         if self._compile_metrics is not None:
             y, sample_weight = self._metric_targets(y, sample_weight)
-            self._compile_metrics.update_state(y, found.outputs, sample_weight)
+            self._compile_metrics.update_state(y, batch_loss.outputs, sample_weight)
 
     def get_metrics_result(self) -> dict[str, keras.KerasTensor]:
         """Returns the values of the metrics. `loss` is the sum of the mean losses of objectives."""

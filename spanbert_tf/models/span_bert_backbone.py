@@ -10,7 +10,12 @@ import keras
 import keras_hub
 import numpy as np
 
-from spanbert_tf.config.positions import POSITION_EMBEDDINGS, TABLE_SIZES, reads_indices
+from spanbert_tf.config.positions import (
+    POSITION_EMBEDDINGS,
+    TABLE_SIZES,
+    Positions,
+    reads_indices,
+)
 from spanbert_tf.errors import MismatchError
 from spanbert_tf.files.preset import is_adapter
 from spanbert_tf.layers import (
@@ -26,6 +31,20 @@ from spanbert_tf.models.keras_hub_presets import LoadsPresets, SavesWithoutMixed
 def was_trained(pooler_bias: keras.Variable | np.ndarray) -> bool:
     """Whether the pooler with this bias was ever trained; the bias of a new pooler is 0."""
     return bool(np.any(keras.ops.convert_to_numpy(pooler_bias)))
+
+
+def _check_arguments(num_heads: int, hidden_dim: int, position_embeddings: str) -> None:
+    """Raises `ValueError` for heads that do not divide the width, and for unknown positions."""
+    if num_heads < 1 or hidden_dim % num_heads:
+        raise ValueError(
+            f"num_heads must divide hidden_dim. Received: num_heads={num_heads}, "
+            f"hidden_dim={hidden_dim}"
+        )
+    if position_embeddings not in POSITION_EMBEDDINGS:
+        raise ValueError(
+            f"position_embeddings must be one of {tuple(POSITION_EMBEDDINGS)}. "
+            f"Received: {position_embeddings!r}"
+        )
 
 
 @keras.saving.register_keras_serializable(package="spanbert_tf")
@@ -110,64 +129,29 @@ class SpanBertBackbone(SavesWithoutMixedPrecision, LoadsPresets, keras_hub.model
         dtype: str | keras.DTypePolicy | None = None,
         **kwargs,
     ) -> None:
-        if num_heads < 1 or hidden_dim % num_heads:
-            raise ValueError(
-                f"num_heads must divide hidden_dim. Received: num_heads={num_heads}, "
-                f"hidden_dim={hidden_dim}"
-            )
-        if position_embeddings not in POSITION_EMBEDDINGS:
-            raise ValueError(
-                f"position_embeddings must be one of {tuple(POSITION_EMBEDDINGS)}. "
-                f"Received: {position_embeddings!r}"
-            )
-        positions = POSITION_EMBEDDINGS[position_embeddings]
-        table_sizes = {
-            "paragraph_indices": num_paragraphs,
-            "sentence_indices": num_sentences,
-            "token_indices": max_sentence_length,
-        }
+        _check_arguments(num_heads, hidden_dim, position_embeddings)
+        # === Config ===
+        self.vocabulary_size = vocabulary_size
+        self.num_layers = num_layers
+        self.num_heads = num_heads
+        self.hidden_dim = hidden_dim
+        self.intermediate_dim = intermediate_dim
+        self.dropout = dropout
+        self.max_sequence_length = max_sequence_length
+        self.num_segments = num_segments
+        self.layer_norm_epsilon = layer_norm_epsilon
+        self.position_embeddings = position_embeddings
+        self.num_paragraphs = num_paragraphs
+        self.num_sentences = num_sentences
+        self.max_sentence_length = max_sentence_length
+        self.attention_dropout = attention_dropout
+        self.lora_rank = lora_rank
+        self.lora_alpha = lora_alpha
+        self.lora_targets = list(lora_targets)
 
         # === Layers ===
-        self.token_embedding = TiedEmbedding(
-            input_dim=vocabulary_size,
-            output_dim=hidden_dim,
-            embeddings_initializer=bert_initializer(),
-            dtype=dtype,
-            name="token_embedding",
-        )
-        self.position_embedding = None
-        self.segment_embedding = None
-        self.segment_aware_embedding = None
-        if positions.in_row:
-            self.position_embedding = keras_hub.layers.PositionEmbedding(
-                sequence_length=max_sequence_length,
-                initializer=bert_initializer(),
-                dtype=dtype,
-                name="position_embedding",
-            )
-        if positions.segments:
-            self.segment_embedding = keras.layers.Embedding(
-                input_dim=num_segments,
-                output_dim=hidden_dim,
-                embeddings_initializer=bert_initializer(),
-                dtype=dtype,
-                name="segment_embedding",
-            )
-        if positions.indices:
-            self.segment_aware_embedding = SegmentAwareEmbedding(
-                {name: table_sizes[name] for name in positions.indices},
-                hidden_dim,
-                initializer=bert_initializer(),
-                dtype=dtype,
-                name="segment_aware_embedding",
-            )
-        self.embeddings_add = keras.layers.Add(dtype=dtype, name="embeddings_add")
-        self.embeddings_layer_norm = keras.layers.LayerNormalization(
-            epsilon=layer_norm_epsilon, dtype=dtype, name="embeddings_layer_norm"
-        )
-        self.embeddings_dropout = keras.layers.Dropout(
-            dropout, dtype=dtype, name="embeddings_dropout"
-        )
+        positions = POSITION_EMBEDDINGS[position_embeddings]
+        self._make_embeddings(positions, dtype)
         self.transformer_layers = [
             TransformerEncoder(
                 num_heads=num_heads,
@@ -193,25 +177,11 @@ class SpanBertBackbone(SavesWithoutMixedPrecision, LoadsPresets, keras_hub.model
         )
 
         # === Functional Model ===
-        inputs = {
-            name: keras.Input(shape=(None,), dtype="int32", name=name)
-            for name in ("token_ids", "segment_ids", "padding_mask", *positions.indices)
-        }
-        tokens = self.token_embedding(inputs["token_ids"])  # [B, S, H]
-        terms = [tokens]
-        if self.position_embedding is not None:
-            terms.append(self.position_embedding(tokens))
-        if self.segment_embedding is not None:
-            terms.append(self.segment_embedding(inputs["segment_ids"]))
-        if self.segment_aware_embedding is not None:
-            terms.append(
-                self.segment_aware_embedding({name: inputs[name] for name in positions.indices})
-            )
-        x = self.embeddings_add(terms)
-        x = self.embeddings_layer_norm(x)
-        x = self.embeddings_dropout(x)
+        names = ("token_ids", "segment_ids", "padding_mask", *positions.indices)
+        inputs = {name: keras.Input(shape=(None,), dtype="int32", name=name) for name in names}
+        x = self._embed(inputs)  # [B, S, H]
         for transformer_layer in self.transformer_layers:
-            x = transformer_layer(x, padding_mask=inputs["padding_mask"])  # [B, S, H]
+            x = transformer_layer(x, padding_mask=inputs["padding_mask"])
         pooled_output = self.pooled_dense(x[:, 0, :])  # [CLS]; [B, H]
         super().__init__(
             inputs=inputs,
@@ -220,33 +190,78 @@ class SpanBertBackbone(SavesWithoutMixedPrecision, LoadsPresets, keras_hub.model
             **kwargs,
         )
         if lora_rank is not None:
-            # The transformer layers have frozen their weights when they were built. On JAX, Keras'
-            # constructor has made all variables trainable again if it got `trainable=True`, which
-            # presets contain.
-            for layer in self.layers:
-                if layer in self.transformer_layers:
-                    layer.freeze_all_but_adapters()
-                else:
-                    layer.trainable = False
+            self._freeze_all_but_adapters()
 
-        # === Config ===
-        self.vocabulary_size = vocabulary_size
-        self.num_layers = num_layers
-        self.num_heads = num_heads
-        self.hidden_dim = hidden_dim
-        self.intermediate_dim = intermediate_dim
-        self.dropout = dropout
-        self.max_sequence_length = max_sequence_length
-        self.num_segments = num_segments
-        self.layer_norm_epsilon = layer_norm_epsilon
-        self.position_embeddings = position_embeddings
-        self.num_paragraphs = num_paragraphs
-        self.num_sentences = num_sentences
-        self.max_sentence_length = max_sentence_length
-        self.attention_dropout = attention_dropout
-        self.lora_rank = lora_rank
-        self.lora_alpha = lora_alpha
-        self.lora_targets = list(lora_targets)
+    def _make_embeddings(self, positions: Positions, dtype: str | keras.DTypePolicy | None) -> None:
+        """Creates the layers before the first transformer layer; `None` for those of other kinds.
+
+        The order of the layers decides which random numbers each of them gets.
+        """
+        self.token_embedding = TiedEmbedding(
+            input_dim=self.vocabulary_size,
+            output_dim=self.hidden_dim,
+            embeddings_initializer=bert_initializer(),
+            dtype=dtype,
+            name="token_embedding",
+        )
+        self.position_embedding = None
+        self.segment_embedding = None
+        self.segment_aware_embedding = None
+        if positions.in_row:
+            self.position_embedding = keras_hub.layers.PositionEmbedding(
+                sequence_length=self.max_sequence_length,
+                initializer=bert_initializer(),
+                dtype=dtype,
+                name="position_embedding",
+            )
+        if positions.segments:
+            self.segment_embedding = keras.layers.Embedding(
+                input_dim=self.num_segments,
+                output_dim=self.hidden_dim,
+                embeddings_initializer=bert_initializer(),
+                dtype=dtype,
+                name="segment_embedding",
+            )
+        if positions.indices:
+            self.segment_aware_embedding = SegmentAwareEmbedding(
+                {name: getattr(self, TABLE_SIZES[name]) for name in positions.indices},
+                self.hidden_dim,
+                initializer=bert_initializer(),
+                dtype=dtype,
+                name="segment_aware_embedding",
+            )
+        self.embeddings_add = keras.layers.Add(dtype=dtype, name="embeddings_add")
+        self.embeddings_layer_norm = keras.layers.LayerNormalization(
+            epsilon=self.layer_norm_epsilon, dtype=dtype, name="embeddings_layer_norm"
+        )
+        self.embeddings_dropout = keras.layers.Dropout(
+            self.dropout, dtype=dtype, name="embeddings_dropout"
+        )
+
+    def _embed(self, inputs: dict[str, keras.KerasTensor]) -> keras.KerasTensor:
+        """Embeds the inputs of the encoder, float [B, S, H]."""
+        tokens = self.token_embedding(inputs["token_ids"])
+        terms = [tokens]
+        if self.position_embedding is not None:
+            terms.append(self.position_embedding(tokens))
+        if self.segment_embedding is not None:
+            terms.append(self.segment_embedding(inputs["segment_ids"]))
+        if self.segment_aware_embedding is not None:
+            names = self.segment_aware_embedding.table_sizes
+            terms.append(self.segment_aware_embedding({name: inputs[name] for name in names}))
+        return self.embeddings_dropout(self.embeddings_layer_norm(self.embeddings_add(terms)))
+
+    def _freeze_all_but_adapters(self) -> None:
+        """Freezes all layers, and in transformer layers all but the adapters.
+
+        The transformer layers did so when they were built. On JAX, Keras' constructor has made all
+        variables trainable again if it got `trainable=True`, which presets contain.
+        """
+        for layer in self.layers:
+            if layer in self.transformer_layers:
+                layer.freeze_all_but_adapters()
+            else:
+                layer.trainable = False
 
     @property
     def is_pooler_trained(self) -> bool:

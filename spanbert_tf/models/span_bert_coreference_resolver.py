@@ -131,13 +131,7 @@ class SpanBertCoreferenceResolver(SpanBertTask, keras_hub.models.Task):
         )
 
         # === Functional Model ===
-        inputs = {
-            name: keras.Input(shape=(None, None), dtype="int32", name=name)
-            for name in ("token_ids", "padding_mask")
-        }  # [B, G, L]
-        for name in _POSITION_FEATURES:
-            inputs[name] = keras.Input(shape=(None,), dtype="int32", name=name)  # [B, T]
-        inputs["genre_ids"] = keras.Input(shape=(), dtype="int32", name="genre_ids")
+        inputs = _document_inputs()
         as_rows = _SegmentRows(name="segment_rows")
         token_ids = as_rows(inputs["token_ids"])  # [B · G, L]
         encoder_inputs = {
@@ -222,6 +216,16 @@ class SpanBertCoreferenceResolver(SpanBertTask, keras_hub.models.Task):
     def get_config(self) -> dict:
         names = ("max_segments", *ResolverConfig.model_fields, "singletons")
         return super().get_config() | {name: getattr(self, name) for name in names}
+
+
+def _document_inputs() -> dict[str, keras.KerasTensor]:
+    """Returns the inputs of the model: segments, positions of the document, and its genre."""
+    shapes: dict[str, tuple[None, ...]] = {
+        **dict.fromkeys(("token_ids", "padding_mask"), (None, None)),  # [B, G, L]
+        **dict.fromkeys(_POSITION_FEATURES, (None,)),  # [B, T]
+        "genre_ids": (),  # [B]
+    }
+    return {name: keras.Input(shape, dtype="int32", name=name) for name, shape in shapes.items()}
 
 
 def right_antecedents(outputs: dict, y: dict) -> keras.KerasTensor:

@@ -107,7 +107,7 @@ class TrainStep(MixinBase):
             return super().train_step(state, data)
         trainable, non_trainable, optimizer_values, metric_values = state
         batch = keras.utils.unpack_x_y_sample_weight(data)
-        gradients, non_trainable, found = self._gradients(state, batch)
+        gradients, non_trainable, batch_loss = self._gradients(state, batch)
         gradients = [
             None if self.is_frozen(variable) else gradient
             for variable, gradient in zip(self.trainable_variables, gradients, strict=True)
@@ -115,7 +115,7 @@ class TrainStep(MixinBase):
         trainable, optimizer_values = self.optimizer.stateless_apply(
             optimizer_values, gradients, trainable
         )
-        results, metric_values = self._updated_metrics(metric_values, batch, found)
+        results, metric_values = self._updated_metrics(metric_values, batch, batch_loss)
         return results, (trainable, non_trainable, optimizer_values, metric_values)
 
     def test_step(self, state: tuple, data: object) -> tuple[dict, tuple]:
@@ -126,8 +126,8 @@ class TrainStep(MixinBase):
         batch = keras.utils.unpack_x_y_sample_weight(data)
         mapping = self._mapping(trainable, non_trainable)
         with keras.StatelessScope(state_mapping=mapping, collect_losses=True):
-            found = loss_of(self, batch, training=False)
-        results, metric_values = self._updated_metrics(metric_values, batch, found)
+            batch_loss = loss_of(self, batch, training=False)
+        results, metric_values = self._updated_metrics(metric_values, batch, batch_loss)
         return results, (trainable, non_trainable, metric_values)
 
     def _mapping(self, trainable: list, non_trainable: list) -> list[tuple[keras.Variable, Any]]:
@@ -146,37 +146,37 @@ class TrainStep(MixinBase):
             mapping = self._mapping(trainable, non_trainable)
             mapping += zip(self.optimizer.variables, optimizer_values, strict=True)
             with keras.StatelessScope(state_mapping=mapping, collect_losses=True) as scope:
-                found = loss_of(self, part, num_targets, num_parts)
-                loss = self.optimizer.scale_loss(found.loss)
+                batch_loss = loss_of(self, part, num_targets, num_parts)
+                loss = self.optimizer.scale_loss(batch_loss.loss)
             others = self.non_trainable_variables
             non_trainable = [scope.get_current_value(variable) for variable in others]
             if self._compile_metrics is None:
-                found = found._replace(outputs=None)  # they are large
-            return loss, (non_trainable, found)
+                batch_loss = batch_loss._replace(outputs=None)  # they are large
+            return loss, (non_trainable, batch_loss)
 
         compute = jax.grad(scaled_loss, has_aux=True)
         if num_parts == 1:
-            gradients, (non_trainable, found) = compute(trainable, non_trainable, batch)
-            return gradients, non_trainable, found
+            gradients, (non_trainable, batch_loss) = compute(trainable, non_trainable, batch)
+            return gradients, non_trainable, batch_loss
 
         def add_gradients(before: tuple, part: tuple) -> tuple[tuple, BatchLoss]:
             sums, non_trainable = before
-            gradients, (non_trainable, found) = compute(trainable, non_trainable, part)
-            return (jax.tree.map(jnp.add, sums, gradients), non_trainable), found
+            gradients, (non_trainable, batch_loss) = compute(trainable, non_trainable, part)
+            return (jax.tree.map(jnp.add, sums, gradients), non_trainable), batch_loss
 
         zeros = jax.tree.map(jnp.zeros_like, trainable)
-        (gradients, non_trainable), found = jax.lax.scan(
+        (gradients, non_trainable), batch_loss = jax.lax.scan(
             add_gradients, (zeros, non_trainable), _cut(batch, num_parts)
         )
-        return gradients, non_trainable, _join(found)
+        return gradients, non_trainable, _join(batch_loss)
 
     def _updated_metrics(
-        self, values: list, batch: tuple, found: BatchLoss
+        self, values: list, batch: tuple, batch_loss: BatchLoss
     ) -> tuple[dict[str, jax.Array], list]:
         """Returns the results and the new values of the metrics after a batch."""
         mapping = list(zip(self.metrics_variables, values, strict=True))
         with keras.StatelessScope(state_mapping=mapping) as scope:
-            self._update_metrics(batch, found)
+            self._update_metrics(batch, batch_loss)
             results = self.get_metrics_result()
         return results, [scope.get_current_value(variable) for variable in self.metrics_variables]
 
@@ -190,17 +190,17 @@ def _cut(batch: tuple, num_parts: int) -> tuple:
     return jax.tree.map(cut, batch)
 
 
-def _join(found: BatchLoss) -> BatchLoss:
+def _join(parts: BatchLoss) -> BatchLoss:
     """Combines the results of micro-batches, [N, …], to the result of the batch."""
 
     def join(values: jax.Array) -> jax.Array:
         return values.swapaxes(0, 1).reshape(-1, *values.shape[2:])
 
     return BatchLoss(
-        loss=jnp.sum(found.loss),
-        outputs=jax.tree.map(join, found.outputs),
-        sums=jax.tree.map(lambda values: jnp.sum(values, axis=0), found.sums),
-        further_loss=jax.tree.map(jnp.mean, found.further_loss),
+        loss=jnp.sum(parts.loss),
+        outputs=jax.tree.map(join, parts.outputs),
+        sums=jax.tree.map(lambda values: jnp.sum(values, axis=0), parts.sums),
+        further_loss=jax.tree.map(jnp.mean, parts.further_loss),
     )
 
 

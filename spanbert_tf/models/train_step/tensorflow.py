@@ -198,12 +198,12 @@ class TrainStep(MixinBase):
         states = self._seed_states()
         seeds = [state.value + tf.cast(shift, state.value.dtype) for state in states]
         compute = self._compiled_forward_and_backward or self._forward_and_backward
-        gradients, seeds, found = compute(
+        gradients, seeds, batch_loss = compute(
             part, num_targets, num_parts * context.num_replicas_in_sync, seeds
         )
         for state, seed in zip(states, seeds, strict=True):
             state.assign(seed - tf.cast(shift, seed.dtype))
-        self._update_metrics(part, found)
+        self._update_metrics(part, batch_loss)
         return gradients
 
     def _seed_states(self) -> list[keras.Variable]:
@@ -221,13 +221,13 @@ class TrainStep(MixinBase):
         mapping = list(zip(states, seeds, strict=True))
         with tf.GradientTape() as tape:
             with keras.StatelessScope(state_mapping=mapping, collect_losses=True) as scope:
-                found = loss_of(self, part, num_targets, num_parts)
-            scaled_loss = self.optimizer.scale_loss(found.loss)
+                batch_loss = loss_of(self, part, num_targets, num_parts)
+            scaled_loss = self.optimizer.scale_loss(batch_loss.loss)
         gradients = tape.gradient(scaled_loss, self.trainable_variables)
         seeds = [scope.get_current_value(state) for state in states]
         if self._compile_metrics is None:
-            found = found._replace(outputs=None)  # they are large
-        return gradients, seeds, found
+            batch_loss = batch_loss._replace(outputs=None)  # they are large
+        return gradients, seeds, batch_loss
 
 
 class _StepLoop:

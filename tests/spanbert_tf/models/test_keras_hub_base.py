@@ -1,5 +1,6 @@
 """Every public class in the test base of KerasHub; where one departs on purpose, a line says so."""
 
+import inspect
 import pathlib
 import re
 
@@ -222,6 +223,25 @@ def test_models_that_are_saved(name, case):
         for name, values in model.input.items()
     }
     case.run_model_saving_test(kind, options, inputs)
+
+
+def made_classes():
+    """One of each public class whose test is above."""
+    made = [getattr(layers, name)(**options) for name, (options, *_) in LAYERS.items()]
+    backbone = models.SpanBertBackbone(**backbone_options(lora_rank=2))
+    made += [backbone, models.SpanBertPretrainer(backbone)]
+    for name, (options, _) in TASKS.items():
+        made.append(preprocessor(name))
+        made.append(getattr(models, f"SpanBert{name}")(backbone=backbone, **options))
+    return made
+
+
+def test_a_configuration_has_every_argument():
+    """A preset without it would have the default, and layers without it would share a graph."""
+    for one in made_classes():
+        arguments = inspect.signature(type(one).__init__).parameters.keys()
+        missing = arguments - one.get_config().keys() - {"self", "kwargs"}
+        assert not missing, type(one)
 
 
 def test_the_page_lists_every_public_class():

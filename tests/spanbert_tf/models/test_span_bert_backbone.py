@@ -4,6 +4,7 @@ import keras
 import numpy as np
 import pytest
 import record_files
+import tensorflow as tf
 import torch
 import transformers
 
@@ -170,6 +171,29 @@ def test_padding_does_not_change_the_text():
     padded["token_ids"][:, 11:] = 42
     short, long = backbone(inputs)["sequence_output"], backbone(padded)["sequence_output"]
     np.testing.assert_allclose(np.array(long)[:, :11], np.array(short), atol=1e-5)
+
+
+@pytest.mark.parametrize("kind", POSITION_EMBEDDINGS)
+def test_every_weight_gets_a_gradient_in_the_graph_of_a_step(kind):
+    """Also what a kind of positions adds to the layers, whose operations have own gradients."""
+    backbone = SpanBertBackbone(**TINY | {"num_layers": 1}, position_embeddings=kind)
+    backbone.transformer_layers[0].gradient_checkpointing = True
+    inputs = example(TINY, 3, 13)
+    inputs |= dict.fromkeys(POSITION_EMBEDDINGS[kind].indices, inputs["segment_ids"])
+
+    @tf.function(autograph=False)
+    def gradients():
+        with tf.GradientTape() as tape:
+            outputs = backbone(inputs, training=True)
+            losses = [tf.reduce_sum(values**3) for values in outputs.values()]
+        return tape.gradient(losses, [weight.value for weight in backbone.trainable_weights])
+
+    without = [
+        weight.path
+        for weight, gradient in zip(backbone.trainable_weights, gradients(), strict=True)
+        if gradient is None or not np.any(tf.convert_to_tensor(gradient))
+    ]
+    assert not without
 
 
 def as_the_authors_load_a_row(paragraphs, table_size):
