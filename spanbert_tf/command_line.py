@@ -385,7 +385,7 @@ def run_command(
         error.show()  # a help text of several lines
         sys.exit(EXIT_BAD_INPUT)
     except click.ClickException as error:
-        _fail(" ".join(error.format_message().split()), EXIT_BAD_INPUT)
+        _fail(_described(error), EXIT_BAD_INPUT)
     except (click.Abort, KeyboardInterrupt) as error:
         if isinstance(error.__cause__, EOFError):  # a broken file; click takes it for Ctrl-D
             raise error.__cause__ from None
@@ -399,6 +399,15 @@ def run_command(
         is_failure = line is None or isinstance(error, TrainingError)
         _fail(line or "ended by this error", EXIT_FAILED if is_failure else EXIT_BAD_INPUT)
     sys.exit(EXIT_DONE)
+
+
+def _described(error: click.ClickException) -> str:
+    """Describes an error of the command line in one line; for unknown commands, names the help."""
+    line = " ".join(error.format_message().split())
+    context = getattr(error, "ctx", None)
+    if context and isinstance(context.command, click.Group):
+        line += f" `{context.command_path} --help` lists them."
+    return line
 
 
 def _fail(line: str, status: int) -> None:

@@ -113,6 +113,19 @@ def test_wrong_command_lines_exit_with_status_2(arguments, capsys):
     assert "Traceback" not in capsys.readouterr().err
 
 
+@pytest.mark.parametrize("words", [("prepare", "ner"), ("finetun",)], ids=" ".join)
+def test_an_unknown_command_names_the_help_that_lists_the_known_ones(words, capsys):
+    with pytest.raises(SystemExit):
+        main(list(words))
+    (line,) = capsys.readouterr().err.splitlines()
+    assert f"No such command '{words[-1]}'." in line
+    (advice,) = re.findall("`spanbert-tf (.*?)`", line)
+    with pytest.raises(SystemExit):
+        main(advice.split())
+    shown = capsys.readouterr().out
+    assert all(f"  {name} " in shown for *group, name in _commands() if group == list(words[:-1]))
+
+
 def _single_options():
     for words in _commands():
         command = functools.reduce(lambda group, word: group.commands[word], words, cli)

@@ -400,11 +400,12 @@ class EntityRows(RowMaker[NamedEntitiesManifest]):
     def summary(self, manifest: NamedEntitiesManifest, seconds: float) -> Iterator[str]:
         """Yields the numbers of sentences and entities, the lost entities, and repairs."""
         counts = manifest.counts
+        num_lost = counts["lost_entities"]
+        lost = f"; {num_lost:,} lost, which begin or end inside a word or have no word pieces"
         yield (
             f"{counts['sentences']:,} sentences in {counts['rows']:,} rows, "
-            f"{counts['entities']:,} entities of {len(manifest.labels) // 2} types; "
-            f"{counts['lost_entities']:,} lost, which begin or end inside a word or have no word "
-            "pieces"
+            f"{counts['entities']:,} entities of {len(manifest.labels) // 2} types"
+            f"{lost if num_lost else ''}"
         )
         yield from (f"  {line}" for line in self._lost)
         for repair, count in self._sentences.repairs.items():

@@ -146,7 +146,9 @@ def test_entities_inside_words_are_lost_and_counted(tmp_path, vocabulary, capsys
     line = {"text": "the cats in romeTown", "entities": entities}
     manifest = prepare(write_lines(tmp_path / "a.jsonl", [line]), tmp_path / "records", vocabulary)
     assert (manifest.counts["entities"], manifest.counts["lost_entities"]) == (4, 4)
-    assert "a.jsonl: line 1: 'th' (X) begins or ends inside a word" in capsys.readouterr().out
+    shown = capsys.readouterr().out
+    assert "4 entities of 1 types; 4 lost, which begin or end inside a word" in shown
+    assert "a.jsonl: line 1: 'th' (X) begins or ends inside a word" in shown
     (row,) = labelled_rows(str(tmp_path / "records"), manifest)
     assert {label for _, label in row} == {"O", None}
     check_labelled(manifest, "ner/dev")  # as `evaluate` and `finetune` do
@@ -298,7 +300,7 @@ def test_some_sentences_without_entities_are_refused(tmp_path, vocabulary):
     assert not manifest.is_labelled and manifest.num_training_rows == 0
 
 
-def test_crossre_has_no_lost_entities(shared_data, tmp_path):
+def test_crossre_has_no_lost_entities(shared_data, tmp_path, capsys):
     import tarfile
 
     with tarfile.open(shared_data / "relation" / "crossre_native_train.tar.gz") as archive:
@@ -310,6 +312,7 @@ def test_crossre_has_no_lost_entities(shared_data, tmp_path):
     expected = [json.loads(line) for line in content.decode().splitlines()]
     assert manifest.counts["entities"] == sum(len(line["ner"]) for line in expected)
     assert manifest.counts["lost_entities"] == manifest.counts["words_without_pieces"] == 0
+    assert " lost" not in capsys.readouterr().out
     for sentence, line in zip(
         open_records(str(tmp_path / "out")).lines(SENTENCES_FILE), expected, strict=True
     ):
