@@ -29,6 +29,8 @@ hypothesis.settings.load_profile("seeded")
 # A process takes a whole file, so that none of those whose slow tests take the longest, four to
 # seven minutes, may be the last one.
 LONGEST = (
+    "test_papers_size.py",
+    "test_accelerator.py",
     "test_coreference_task.py",
     "test_shipped_configurations.py",
     "test_keras_hub_base.py",
