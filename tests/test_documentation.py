@@ -227,12 +227,23 @@ def test_links_lead_somewhere(path, target):
         assert anchor in anchors(page)
 
 
-def test_the_page_on_resuming_lists_all_that_may_change():
+def section_on_equal_bits():
     page = (ROOT / "docs" / "devices.md").read_text()
-    section = page.split("### Equal bits")[1].split("\n### ")[0]
-    rows = [line for line in section.splitlines() if line.startswith("|") and "refused" not in line]
+    return page.split("### Equal bits")[1].split("\n### ")[0]
+
+
+def test_the_page_on_resuming_lists_all_that_may_change():
+    _, table = section_on_equal_bits().split("| what changes |")
+    rows = [line for line in table.splitlines() if line.startswith("|") and "refused" not in line]
     named = re.findall(r"`((?:training|prediction)\.\w+)`", "\n".join(rows))
     assert set(named) - {"training.schedule_steps"} == CHANGEABLE
+
+
+def test_the_page_on_resuming_names_tests_that_exist():
+    named = set(re.findall(r"`(test_\w+)`", section_on_equal_bits()))
+    code = "\n".join(path.read_text() for path in (ROOT / "tests").rglob("*.py"))
+    assert named
+    assert named <= set(re.findall(r"def (test_\w+)", code))
 
 
 def test_each_page_has_its_place():

@@ -26,9 +26,7 @@ TARGETS = FEATURES.sum(axis=1, keepdims=True)
 
 def _make_model(seed=0, scale_loss=False):
     keras.utils.set_random_seed(seed)
-    optimizer = spanbert_tf.training.adamw(0.1, 2, 100)
-    if scale_loss:  # as Keras does for float16; the scale doubles after so many finite steps
-        optimizer = keras.optimizers.LossScaleOptimizer(optimizer, dynamic_growth_steps=4)
+    optimizer = spanbert_tf.training.adamw(0.1, 2, 100, dynamic_loss_scale=scale_loss)
     model = keras.Sequential(
         [
             keras.Input((3,)),
@@ -39,6 +37,8 @@ def _make_model(seed=0, scale_loss=False):
     )
     model.compile(loss="mse", optimizer=optimizer)
     model.optimizer.build(model.trainable_variables)
+    if scale_loss:
+        model.optimizer.updates_at_scale.assign(1_995)  # it doubles after the fifth update
     return model
 
 
@@ -83,6 +83,8 @@ def test_training_goes_on_as_if_it_had_not_stopped(scale_loss, tmp_path):
     straight = _make_model(scale_loss=scale_loss)
     _train(straight, 7)
     _train(resumed, 4)
+    if scale_loss:
+        assert float(straight.optimizer.loss_scale.numpy()) == 2.0**16  # from 2^15
     for expected, actual in zip(_weights(straight), _weights(resumed), strict=True):
         np.testing.assert_array_equal(actual, expected)
 
