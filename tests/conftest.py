@@ -1,3 +1,4 @@
+import collections
 import contextlib
 import gc
 import os
@@ -50,7 +51,7 @@ def pytest_collection_finish():
 
 
 def pytest_configure(config):
-    marker = "quick_cases(n): of its cases, spread over all, n are quick and the others slow"
+    marker = "quick_cases(n): of its cases, n with various values are quick and the others slow"
     config.addinivalue_line("markers", marker)
     # The process of pytest that hands tests out to others runs none, and imports no TensorFlow.
     hands_out = config.getoption("dist", "no") != "no" and not hasattr(config, "workerinput")
@@ -65,15 +66,33 @@ def pytest_collection_modifyitems(items):
     for item in items:
         if item.get_closest_marker("quick_cases") and not item.get_closest_marker("slow"):
             cases.setdefault((item.path, item.originalname), []).append(item)
-    for same in cases.values():  # those that stay quick are spread over all
-        num_quick = same[0].get_closest_marker("quick_cases").args[0]
-        quick = {len(same) * number // num_quick for number in range(num_quick)}
-        for number, item in enumerate(same):
-            if number not in quick:
+    for same in cases.values():
+        quick = various_cases(same, same[0].get_closest_marker("quick_cases").args[0])
+        for item in same:
+            if item not in quick:
                 item.add_marker(pytest.mark.slow)
     # The longest first, so that neither process ends long before the other.
     items.sort(key=lambda item: item.path.parent.name not in ("pretraining", "training"))
     items.sort(key=lambda item: item.path.name not in LONGEST)
+
+
+def various_cases(items, num_cases):
+    """Returns cases of a test in which every value of its parameters occurs, if they suffice.
+
+    Each next one has the values that the cases before it have had least.
+    """
+    chosen = []
+    uses = collections.Counter()
+    for _ in range(min(num_cases, len(items))):
+        rest = [item for item in items if item not in chosen]
+        chosen.append(min(rest, key=lambda item: sum(uses[value] for value in values_of(item))))
+        uses.update(values_of(chosen[-1]))
+    return chosen
+
+
+def values_of(item):
+    """Returns the name and the value of each parameter of a case, as texts."""
+    return [(name, repr(value)) for name, value in item.callspec.params.items()]
 
 
 @pytest.fixture(autouse=True)

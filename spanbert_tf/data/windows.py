@@ -240,22 +240,20 @@ def _has_most_context(
     """Whether the window of a row has the most text around a token of it, bool [C, S].
 
     A token is in several windows. Its prediction counts only in the window in which the smaller of
-    the text before and the text after the token is largest; of equal windows in the longer one,
-    then in the first (Devlin et al., 2019, code for SQuAD).
+    the text before and the text after the token is largest (Devlin et al., 2019, code for SQuAD).
+    Of equal windows it counts in the first, which is the longest: only the last can be shorter.
 
     From window to window, the score of a token rises, then falls: it is the smaller of two straight
-    lines, and only the last window can be shorter, which lowers its score further. So a window is
-    the first of the best ones if the window before scores less and the next one does not score
-    more.
+    lines, and a shorter last window lowers its score further. So a window is the first of the best
+    ones if the window before scores less and the next one does not score more.
     """
 
     def score(first: tf.Tensor) -> tf.Tensor:
         size = tf.minimum(passage_sizes - first, lengths)
         before = passage_tokens - first  # [C, S]
         after = size - 1 - before
-        # In hundredths, so that ties are exact.
-        found = 100 * tf.minimum(before, after) + size
-        return tf.where((first >= 0) & (before >= 0) & (after >= 0), found, _NOWHERE)
+        found = tf.minimum(before, after)
+        return tf.where((first >= 0) & (found >= 0), found, _NOWHERE)
 
     here = score(firsts)
     is_best = (here > score(firsts - strides)) & (here >= score(firsts + strides))
