@@ -233,12 +233,12 @@ def _check_rows(config: PretrainingConfig) -> None:
                 else f"model.max_sequence_length={length}"
             ),
         )
-    positions = config.model.position_embeddings
+    kind = config.model.position_embeddings
     is_pair = config.data.sequences == "pair"
     next_sentence = config.objectives.next_sentence
-    if reads_indices(positions) and (is_pair or next_sentence):
+    if reads_indices(kind) and (is_pair or next_sentence):
         raise conflict(
-            f"{positions} needs data.sequences=single and objectives.next_sentence=false",
+            f"{kind} needs data.sequences=single and objectives.next_sentence=false",
             "model.position_embeddings",
             "data.sequences",
             "objectives.next_sentence",

@@ -227,15 +227,29 @@ def with_positions(checkpoint: Checkpoint, positions: str | None) -> Checkpoint:
         ConfigurationError: several encoders fit the tables, and `positions` is not given.
         MismatchError: the checkpoint states other positions than `positions`.
     """
-    sizes = dict(checkpoint.sizes)
-    arrays = dict(checkpoint.arrays)
-    stated = sizes.get("position_embeddings")
+    stated = checkpoint.sizes.get("position_embeddings")
     if stated and positions and stated not in (positions, with_segments(positions)):
         raise MismatchError(f"{checkpoint.path}: states {stated} positions, not {positions}")
     named = stated or positions or _only_reader(checkpoint)
     kind = named
-    if with_segments(named) != named and np.any(np.asarray(arrays.get(SEGMENT_TABLE, 0))):
+    segments = np.asarray(checkpoint.arrays.get(SEGMENT_TABLE, 0))
+    if with_segments(named) != named and np.any(segments):
         kind = with_segments(named)
+    checkpoint = _with_tables_of(kind, checkpoint)
+    _check_encoder_arrays(checkpoint)
+    if kind != named and TEXT_CLASSIFIER in checkpoint.found_parts():
+        # In the authors' program for GLUE, all tokens of both texts have segment 0 (run_glue.py).
+        segments = np.repeat(segments[:1], len(segments), axis=0)
+        checkpoint = dataclasses.replace(
+            checkpoint, arrays={**checkpoint.arrays, SEGMENT_TABLE: segments}
+        )
+    return checkpoint
+
+
+def _with_tables_of(kind: str, checkpoint: Checkpoint) -> Checkpoint:
+    """Adds a kind of positions and the sizes of its tables, and removes the tables of others."""
+    sizes = {**checkpoint.sizes, "position_embeddings": kind}
+    arrays = dict(checkpoint.arrays)
     tables = read_tables(kind)
     for size, name in POSITION_TABLES.items():
         if size in tables and name not in arrays:
@@ -248,24 +262,17 @@ def with_positions(checkpoint: Checkpoint, positions: str | None) -> Checkpoint:
                 sizes.pop(size, None)
     if not POSITION_EMBEDDINGS[kind].segments:
         arrays.pop(SEGMENT_TABLE, None)  # all values are 0
-    found = dataclasses.replace(
-        checkpoint, sizes=sizes | {"position_embeddings": kind}, arrays=arrays
-    )
-    unknown = [
-        name
-        for name in found.unused()
-        if _ENCODER_ARRAY.search(name) and find_entry(name, "name") is None  # not of more layers
-    ]
-    if unknown:
-        raise BadInputError(
-            f"{checkpoint.path}: holds {unknown[0]}, which no encoder here reads; without it the "
-            "model would compute something else"
-        )
-    if kind != named and TEXT_CLASSIFIER in found.found_parts():
-        # In the authors' program for GLUE, all tokens of both texts have segment 0 (run_glue.py).
-        table = np.asarray(arrays[SEGMENT_TABLE])
-        arrays[SEGMENT_TABLE] = np.repeat(table[:1], len(table), axis=0)
-    return found
+    return dataclasses.replace(checkpoint, sizes=sizes, arrays=arrays)
+
+
+def _check_encoder_arrays(checkpoint: Checkpoint) -> None:
+    """Checks that each array of the encoder is in the table; layers above the last one may be."""
+    for name in checkpoint.unused():
+        if _ENCODER_ARRAY.search(name) and find_entry(name, "name") is None:
+            raise BadInputError(
+                f"{checkpoint.path}: holds {name}, which no encoder here reads; without it the "
+                "model would compute something else"
+            )
 
 
 def _with_language(checkpoint: Checkpoint, language: str) -> Checkpoint:

@@ -156,16 +156,16 @@ def _dense(
         heads: as in `Entry`.
     """
     shapes = {"kernel": (outputs, inputs), "bias": (outputs,)}
-    for ours, theirs in (("weight", "kernel"), ("bias", "bias")):
+    for array, variable in (("weight", "kernel"), ("bias", "bias")):
         yield Entry(
             part,
-            f"{name}.{ours}",
-            shapes[theirs],
-            keras=_joined(keras, ".", theirs) or theirs,
-            tf1=_joined(tf1, "/", theirs),
-            model_garden=_joined(model_garden, "/", theirs),
-            objects=_joined(objects, ".", theirs),
-            is_matrix=theirs == "kernel",
+            f"{name}.{array}",
+            shapes[variable],
+            keras=_joined(keras, ".", variable) or variable,
+            tf1=_joined(tf1, "/", variable),
+            model_garden=_joined(model_garden, "/", variable),
+            objects=_joined(objects, ".", variable),
+            is_matrix=variable == "kernel",
             heads=heads,
         )
 
@@ -180,21 +180,21 @@ def _layer_norm(
     objects: str | None = None,
 ) -> Iterator[Entry]:
     """The scale and the offset of a layer normalization; the arguments are those of `_dense`."""
-    for ours, theirs in (("weight", "gamma"), ("bias", "beta")):
+    for array, variable in (("weight", "gamma"), ("bias", "beta")):
         yield Entry(
             part,
-            f"{name}.{ours}",
+            f"{name}.{array}",
             ("hidden_dim",),
-            keras=f"{keras}.{theirs}",
-            tf1=_joined(tf1, "/", theirs),
-            model_garden=_joined(model_garden, "/", theirs),
-            objects=_joined(objects, ".", theirs),
+            keras=f"{keras}.{variable}",
+            tf1=_joined(tf1, "/", variable),
+            model_garden=_joined(model_garden, "/", variable),
+            objects=_joined(objects, ".", variable),
         )
 
 
-def _joined(layer: str | None, separator: str, array: str) -> str | None:
-    """Returns the name of an array of a layer; `None` if the layer has no name."""
-    return f"{layer}{separator}{array}" if layer else None
+def _joined(layer: str | None, separator: str, variable: str) -> str | None:
+    """Returns the name of a variable of a layer; `None` if the layer has no name."""
+    return f"{layer}{separator}{variable}" if layer else None
 
 
 def _kinds(has_array: Callable[[Positions], bool]) -> tuple[str, ...]:

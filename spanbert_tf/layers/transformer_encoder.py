@@ -209,10 +209,9 @@ class TransformerEncoder(keras.layers.Layer):
         projected = self._project(x, training)  # [R, 3 H]
         head_dim = hidden_dim // self.num_heads
         by_head = ops.reshape(projected, (batch_size, length, 3, self.num_heads, head_dim))
-        # [B, S, N, D]
         heads = operations.attention(
             by_head, constants.padding_mask, constants.weights_dropout, training
-        )
+        )  # [B, S, N, D]
         heads = ops.reshape(heads, (-1, hidden_dim))
         x = operations.project_and_normalize(
             self._self_attention_layer.output_dense,

@@ -109,14 +109,15 @@ def encoder_operations(
     """
     width = backbone.hidden_dim
     num_weights = 4 * width**2 + 2 * width * backbone.intermediate_dim
-    in_layers = {id(v) for layer in backbone.transformer_layers for v in layer.variables}
-    embeddings = [v for v in backbone.variables if id(v) not in in_layers]
-    pooler = {id(variable) for variable in backbone.pooled_dense.variables}
-    has_gradient = any(is_trained(v) for v in embeddings if id(v) not in pooler)
+    above = {id(variable) for variable in backbone.pooled_dense.variables}
+    for layer in backbone.transformer_layers:
+        above.update(id(variable) for variable in layer.variables)
+    embeddings = [variable for variable in backbone.variables if id(variable) not in above]
+    has_gradient = any(map(is_trained, embeddings))
     products_by_weights = 0
     products_of_positions = 0
     for layer in backbone.transformer_layers:
-        has_gradient = has_gradient or any(is_trained(v) for v in layer.variables)
+        has_gradient = has_gradient or any(map(is_trained, layer.variables))
         trains_weights = is_trained(layer._feedforward_output_dense.kernel)
         products_by_weights += num_weights * (1 + has_gradient + trains_weights)
         products_of_positions += 2 * width * (1 + 2 * has_gradient)

@@ -373,7 +373,10 @@ def accumulate_gradients(
 
     # Not `tf.zeros`: the graph optimizer would make them constants, which are never freed and to
     # which nothing can be added in place.
-    zeros = [tf.raw_ops.Empty(shape=v.shape, dtype=tf.float32, init=True) for v in variables]
+    zeros = [
+        tf.raw_ops.Empty(shape=variable.shape, dtype=tf.float32, init=True)
+        for variable in variables
+    ]
     _, *sums = tf.while_loop(
         lambda index, *sums: index < count,
         add_gradients,
@@ -381,7 +384,7 @@ def accumulate_gradients(
         parallel_iterations=1,  # otherwise several micro-batches would be in memory
         maximum_iterations=count,
     )
-    return [tf.cast(total, v.dtype) for total, v in zip(sums, variables, strict=True)]
+    return [tf.cast(total, variable.dtype) for total, variable in zip(sums, variables, strict=True)]
 
 
 def wait_until_computed(results: object) -> None:
