@@ -187,6 +187,22 @@ def test_parts_of_tables_have_the_rows_of_the_whole(name, data, size, group, tmp
     assert all(part.first_document % group == 0 for part in parts)
 
 
+@pytest.mark.parametrize("size", range(6, 15))
+def test_parts_begin_at_rows_and_not_at_lines_of_cells_that_look_like_rows(
+    size, tmp_path, monkeypatch
+):
+    """Read from inside of the quotation marks, the file has other rows."""
+    path = tmp_path / "text"
+    path.write_text("text\n" + '"\na\n"\n' * 20)
+    options = (None, ("text",))
+    expected = read_whole(path, *options)
+    monkeypatch.setattr(cutting, "RANGE_BYTES", size)
+    patch_group(monkeypatch, 1)
+    parts = cut(path, *options)
+    assert len(parts) > 5
+    assert read(parts, *options) == expected
+
+
 @pytest.mark.parametrize("separator", ["--", "", "\u2028", "a "])
 @settings(max_examples=100, deadline=None)
 @given(data=st.data(), size=st.sampled_from([4, 20, 150]), group=st.sampled_from([1, 3]))
