@@ -61,19 +61,31 @@ _INDEX = "model.weights.json"  # names the files of an encoder that is saved in 
 _FILE_KEY = "config_file"
 _FILES = (TOKENIZER_CONFIG, PREPROCESSOR_CONFIG)
 _MOST = 2**64  # no number of a model is beyond it; the largest are seeds
-_COUNTS = (  # at least 1, and TensorFlow computes with them in int32
-    "vocabulary_size",
-    "num_heads",
-    "hidden_dim",
-    "intermediate_dim",
-    "num_classes",
-    "max_sequence_length",
-    "sequence_length",
-)
+_COUNTS = {  # at least 1; and the largest, with which TensorFlow computes in int32
+    **dict.fromkeys(
+        (
+            "vocabulary_size",
+            "num_heads",
+            "hidden_dim",
+            "intermediate_dim",
+            "num_classes",
+            "max_sequence_length",
+            "sequence_length",
+            "stride",
+            "max_answer_tokens",
+        ),
+        2**31 - 1,
+    ),
+    # Lists and loops of so many items, however small the weights are.
+    "num_candidates": 10_000,
+    "max_span_width": 1_000,
+    "depth": 100,
+}
 _SIZES = ("num_layers", "hidden_dim", "intermediate_dim")
 _ROWS = (  # sizes that count rows, each at least as wide as the model
     "vocabulary_size",
     "max_sequence_length",
+    "sequence_length",  # a preprocessor packs no longer rows than its encoder reads
     "num_segments",
     "num_classes",
     "num_paragraphs",
@@ -522,17 +534,20 @@ def _values(description: object) -> Iterator[tuple[tuple[str, ...], object]]:
 
 def _fault(place: tuple[str, ...], value: object) -> str | None:
     """Returns what is wrong with a value, as a predicate; `None` if nothing is."""
+    key = place[-1] if place else ""
     if isinstance(value, str):
         if not is_unicode(value):
             return "has half of a surrogate pair, which is no text"
-        if place and place[-1] == _FILE_KEY and value not in _FILES:
+        if key == _FILE_KEY and value not in _FILES:
             return f"is {value[:200]!a}, and one of {', '.join(_FILES)} is meant"
     elif isinstance(value, float) and not math.isfinite(value):
         return f"is {value}, no finite number"
     elif isinstance(value, int) and abs(value) > _MOST:
         return f"is a number of {value.bit_length():,} bits"
-    elif isinstance(value, int) and place and place[-1] in _COUNTS and not 0 < value < 2**31:
-        return f"is {value}, no number from 1 to 2,147,483,647"
+    most = _COUNTS.get(key)
+    is_count = isinstance(value, int) and 0 < value <= (most or 0)
+    if most is not None and value is not None and not is_count:
+        return f"is {ascii(value)[:200]}, no number from 1 to {most:,}"
     return None
 
 

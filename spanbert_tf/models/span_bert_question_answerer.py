@@ -100,11 +100,11 @@ class SpanBertQuestionAnswerer(SpanBertTask, keras_hub.models.Task):
         super().__init__(inputs=backbone.input, outputs=outputs, **kwargs)
 
         # === Config ===
-        self.max_answer_tokens = max_answer_tokens
-        self.num_candidates = num_candidates
-        self.stride = stride
+        self.max_answer_tokens = int(max_answer_tokens)
+        self.num_candidates = int(num_candidates)
+        self.stride = int(stride)
         self.has_unanswerable = has_unanswerable
-        self.null_threshold = null_threshold
+        self.null_threshold = float(null_threshold)
 
     def objective_sums(
         self,

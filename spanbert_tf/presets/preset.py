@@ -18,6 +18,7 @@ from spanbert_tf.models.keras_hub_presets import (
     TaskPresets,
     check_preset,
 )
+from spanbert_tf.models.preprocessing import RowPreprocessor
 from spanbert_tf.models.span_bert_task import SpanBertTask
 from spanbert_tf.presets.golden import check_token_ids
 from spanbert_tf.text.vocabulary import TextRules
@@ -137,8 +138,21 @@ class Preset(PresetFiles):
                 f"{self}: the head of its {kind.__name__} was never trained; use the preset of a "
                 "training run"
             )
+        self._check_preprocessor(task.preprocessor)
         task.loaded_from = self
         return task
+
+    def _check_preprocessor(self, preprocessor: keras_hub.models.Preprocessor | None) -> None:
+        """Refuses settings of a preprocessor that it would refuse with the first texts."""
+        if not isinstance(preprocessor, RowPreprocessor):
+            return
+        try:
+            preprocessor.build(None)
+        except (ValueError, TypeError, LookupError) as error:
+            raise BadInputError(
+                f"{self}: its {type(preprocessor).__name__} cannot read texts "
+                f"({_first_line(error)}); copy the preset again"
+            ) from error
 
     def encoder_and_masked_lm_head(
         self,

@@ -62,21 +62,22 @@ def best_spans(
         end_logits: float32 [W, S].
         is_passage: whether an answer may contain a position, bool [W, S].
         can_start: whether an answer may begin at a position, bool [W, S].
-        max_answer_tokens: L.
+        max_answer_tokens: L; at most S.
         num_spans: K.
     """
     length = tf.shape(start_logits)[1]
     starts = tf.where(can_start & is_passage, start_logits, NO_SPAN)
     ends = tf.where(is_passage, end_logits, NO_SPAN)
-    padded = tf.pad(ends, [[0, 0], [0, max_answer_tokens - 1]], constant_values=NO_SPAN)
-    positions = tf.range(length)[:, None] + tf.range(max_answer_tokens)[None]  # [S, L]
+    longest = tf.minimum(max_answer_tokens, length)
+    padded = tf.pad(ends, [[0, 0], [0, longest - 1]], constant_values=NO_SPAN)
+    positions = tf.range(length)[:, None] + tf.range(longest)[None]  # [S, L]
     scores = starts[:, :, None] + tf.gather(padded, positions, axis=1)  # [W, S, L]
-    flat = tf.reshape(scores, [-1, length * max_answer_tokens])
+    flat = tf.reshape(scores, [-1, length * longest])
     # `top_k` needs at least K spans, which short rows may not have.
     flat = tf.pad(flat, [[0, 0], [0, num_spans]], constant_values=2 * NO_SPAN)
     best, indices = tf.math.top_k(flat, num_spans)  # [W, K]
-    best_starts = tf.minimum(indices // max_answer_tokens, length - 1)
-    best_ends = best_starts + indices % max_answer_tokens
+    best_starts = tf.minimum(indices // longest, length - 1)
+    best_ends = best_starts + indices % longest
     null_scores = start_logits[:, 0] + end_logits[:, 0]
     return Spans(best, best_starts, best_ends, null_scores)
 
