@@ -129,9 +129,9 @@ class RunConfig(Section):
         seed: seed of new weights, dropout, the order of the records and the masks.
         batch_size: rows of a global batch, all devices together.
         accumulation_steps: number of micro-batches into which the rows of each device are cut, to
-            save memory; the result is the same.
+            save memory. Without dropout the result is the same up to rounding.
         gradient_checkpointing: store only the inputs of each encoder layer and compute the rest
-            again for the gradients: less memory, more time, the same result.
+            again for the gradients: less memory, more time, the same result up to rounding.
         precision: `auto` is bfloat16 or float16 on a device that computes faster in it, and float32
             on others. It is decided when a run begins.
         strategy: `one_device`; `mirrored` over the devices of this machine; `multi_worker` over

@@ -54,7 +54,8 @@ def run_pretraining(
     """Pre-trains a model, or resumes a run that was stopped or killed.
 
     A run that is killed at any time and resumed ends with the same weights, bit for bit, as an
-    uninterrupted run on the same machine.
+    uninterrupted run on the same machine. GPUs are an exception, see "Equal bits" in
+    docs/devices.md.
 
     Args:
         config: configuration of the run.
@@ -123,7 +124,7 @@ class PretrainingJob(Job[PretrainingConfig]):
         """Loads the initial preset, and sets output biases to the logarithms of frequencies."""
         self._model = model
         share = self.config.training.initial_encoder_share
-        check_initial_encoder(share, output, self._preset, has_begun=not is_new)
+        check_initial_encoder(share, output, self._preset, is_new=is_new)
         preset = self._preset
         loaded: dict[str, str] = {}
         if is_new:

@@ -147,17 +147,17 @@ def keep_initial_encoder(encoder: SpanBertBackbone, run: str) -> None:
         os.fsync(file.fileno())
 
 
-def check_initial_encoder(share: float, run: str, preset: str | None, *, has_begun: bool) -> None:
+def check_initial_encoder(share: float, run: str, preset: str | None, *, is_new: bool) -> None:
     """Checks before the first step that there are initial weights to mix with at the end."""
     if not share:
         return
-    if not has_begun and preset is None:
+    if not is_new:
+        _read(os.path.join(run, INITIAL_ENCODER))
+    elif preset is None:
         raise ConfigurationError(
             f"{_SHARE_SETTING} is {share} and the encoder begins at random; give --initial-preset, "
             f"or set {_SHARE_SETTING}=0"
         )
-    if has_begun:
-        _read(os.path.join(run, INITIAL_ENCODER))
 
 
 def _read(path: str) -> dict[str, np.ndarray]:

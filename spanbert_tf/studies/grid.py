@@ -105,7 +105,7 @@ def run_grid(
     DataConsole().print(_table(list(points.values()), list(results.values())))
     metric = chosen_by.metric
     values = [scores[metric] for scores in results.values()]
-    place = chosen_by.place(values)
+    place = chosen_by.index_of_best(values)
     best = list(results)[place]
     print_line(f"best on {validation_records}: {best}, {_shown(metric)} {values[place]:.2f}")
     print_written(output, *commands_with(os.path.join(best, PRESET), task, validation_records))

@@ -63,7 +63,7 @@ class Best(NamedTuple):
         """Whether a value is better than another one. Equal values are not better."""
         return value < than if self.mode == "min" else value > than
 
-    def place(self, values: Sequence[float]) -> int:
+    def index_of_best(self, values: Sequence[float]) -> int:
         """Returns the index of the first best value. A value that is not finite is the worst."""
         sign = 1 if self.mode == "min" else -1
         losses = [sign * value if math.isfinite(value) else math.inf for value in values]
@@ -210,7 +210,7 @@ class Checkpoints:
         """
         metric = self._criterion.metric
         value = float(metrics[metric])
-        best = self._best()
+        best = self._describe_best()
         is_better = best is None or self._criterion.is_better(value, best["value"])
         if self._writes and is_better and math.isfinite(value):
             self._step_of_model = step
@@ -226,7 +226,7 @@ class Checkpoints:
         Returns:
             The step of the restored weights; `None` if the model was not changed.
         """
-        best = self._best()
+        best = self._describe_best()
         if best is None:
             return None
         path = self._path(BEST, best["step"])
@@ -357,7 +357,7 @@ class Checkpoints:
             path = os.path.join(self._directory, f"{name}-{number}")
         return path
 
-    def _best(self) -> Description | None:
+    def _describe_best(self) -> Description | None:
         """Describes the best weights; `None` if none were chosen by the metric of this run."""
         try:
             step = max(saved_steps(self._directory, BEST))

@@ -26,8 +26,8 @@ CHECKPOINTS = "checkpoints"
 ADAPTER = "adapter"
 BACKEND = "KERAS_BACKEND"
 
-# Settings that may change while a run is not finished. They decide when to stop, evaluate and save,
-# on which devices to train, and what to do after the last step.
+# Settings that may change while a run is not finished. For each of them, "Equal bits" in
+# docs/devices.md states what stays equal.
 CHANGEABLE = frozenset(
     {
         "training.steps",

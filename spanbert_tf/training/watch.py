@@ -328,7 +328,7 @@ class Watch(keras.callbacks.Callback):
             return
         best = self._job.best
         values = [line[best.metric] for line in self._log.evaluations()]
-        is_over = bool(values) and len(values) - 1 - best.place(values) >= patience
+        is_over = bool(values) and len(values) - 1 - best.index_of_best(values) >= patience
         # The chief decides, because the scores of other workers may differ in the last bits, and a
         # resumed run reads the chief's log.
         if self._devices.any(is_over and self._devices.is_chief):

@@ -321,7 +321,7 @@ def test_what_an_encoder_began_with_is_no_larger_than_its_file(tmp_path):
     backbone = SpanBertBackbone(len(VOCABULARY), 1, 2, 8, 16, max_sequence_length=16)
     run = str(tmp_path)
     for call in (
-        lambda: check_initial_encoder(0.25, run, None, has_begun=True),
+        lambda: check_initial_encoder(0.25, run, None, is_new=False),
         lambda: mix_with_initial(backbone, run, 0.25),
     ):
         assert "is damaged (unpacks to 419,430,528 bytes); set training." in refusal(call)

@@ -190,7 +190,7 @@ def test_a_best_one_whose_description_is_damaged_is_written_again(tmp_path):
 
 def test_no_number_is_never_the_best():
     for mode in ("min", "max"):
-        assert Best("loss", mode).place([math.nan, 2.0, math.inf, 2.0]) == 1
+        assert Best("loss", mode).index_of_best([math.nan, 2.0, math.inf, 2.0]) == 1
 
 
 def test_leftovers_of_a_killed_process_are_no_checkpoints(tmp_path):

@@ -394,8 +394,8 @@ def test_best_says_what_is_better():
     assert loss.is_better(1.0, 2.0) and not loss.is_better(2.0, 1.0)
     assert f1.is_better(2.0, 1.0) and not f1.is_better(1.0, 2.0)
     assert not loss.is_better(1.0, 1.0) and not f1.is_better(1.0, 1.0)
-    assert loss.place([3.0, 1.0, 1.0, 2.0]) == 1
-    assert f1.place([3.0, 1.0, 3.0, 2.0]) == 0
+    assert loss.index_of_best([3.0, 1.0, 1.0, 2.0]) == 1
+    assert f1.index_of_best([3.0, 1.0, 3.0, 2.0]) == 0
 
 
 class _SignalAt(keras.callbacks.Callback):
