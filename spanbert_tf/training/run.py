@@ -43,36 +43,18 @@ def run(
         TrainingError: the gradients of many steps in a row were not finite, another worker was
             lost, a device has too little memory, or a callback has failed.
     """
-    # Check.
     directory = RunDirectory(output)
     begun_with = directory.check(job.config, job.load_config)
     backend = {BACKEND: keras.backend.backend()}
     directory.check_inputs(job.inputs if backend_changed else {**backend, **job.inputs})
     devices = Devices(job.config.training, num_devices)
     callbacks = load_callbacks(job.config.training.callbacks) if devices.is_chief else []
-
-    # Build.
     job.config = decide_precision(job.config, begun_with, job.hidden_dim)
-    training = job.config.training
-    place = os.path.join(output, CHECKPOINTS)
-    steps = saved_steps(place)
+
+    steps = saved_steps(os.path.join(output, CHECKPOINTS))
     is_new = not steps
     # After `load_callbacks`: constructors of the user's callbacks may draw random numbers.
-    keras.utils.set_random_seed(training.library_seed)
-    with lost_workers_named(output, devices):
-        # Check before anything is built: on JAX, building a model needs all workers.
-        devices.check_same_step(max(steps, default=0), output)
-        with devices.scope(), weights_are_loaded(not is_new or directory.is_finished):
-            model = job.build(devices)
-    checkpoints = Checkpoints(
-        place,
-        model,
-        best=job.best,
-        max_to_keep=training.max_checkpoints,
-        base=job.base,
-        report=print_line,
-        writes=devices.is_chief,
-    )
+    model, checkpoints = _build(job, directory, output, devices, steps)
     if is_new and directory.is_finished:
         directory.check_result(job.config, begun_with)
         with job.named_errors(output, devices):
@@ -80,45 +62,81 @@ def run(
     with lost_workers_named(output, devices):
         job.begin(model, output, is_new=is_new)
     directory.check_inputs(job.inputs)  # which `begin` has completed
-    room = directory.check_room(
-        {**checkpoints.room(keep_best=training.keep_best), "preset": preset_bytes(model)}
-    )
+    keep_best = job.config.training.keep_best
+    parts = {**checkpoints.room(keep_best=keep_best), "preset": preset_bytes(model)}
+    room = directory.check_room(parts)
     with job.named_errors(output, devices):
         step = job.restore(checkpoints, output, devices)
         model.is_head_trained |= step > 0
         if devices.is_chief:
             job.inputs |= backend
             job.write(output, is_new=is_new)
-        where = devices.describe(model, job.config.training.precision)
-        devices.say(f"{where}: {job.describe(model)}")
-        devices.say(f"{output}: {room}")
-        devices.say(describe_step(model, job.config, devices.num_replicas))
-        advice = unused_card(NVIDIA_CARD)
-        if advice:
-            devices.say(advice)
-
-        # Train.
-        own = UserCallbacks(callbacks, model, job.num_steps) if callbacks else None
-        with Watch(job, model, checkpoints, output, devices, step, own) as watch:
+        _describe(job, model, devices, f"{output}: {room}")
+        user_callbacks = UserCallbacks(callbacks, model, job.num_steps) if callbacks else None
+        with Watch(job, model, checkpoints, output, devices, step, user_callbacks) as watch:
             watch.catch_up()
-            for phase in job.phases(step):
-                model.freeze(phase.frozen)
-                # Not the task's own `fit`, which would preprocess the batches again.
-                keras.Model.fit(
-                    model,
-                    job.batches(phase.first),
-                    callbacks=watch.until(phase.last),  # they stop `fit` after that step
-                    shuffle=False,  # the data set is shuffled already
-                    verbose=0,
-                )
-
-        # Finish.
+            _train(job, model, watch, step)
         result = None
         if not watch.is_interrupted:
             result = job.finish(model, checkpoints, output, is_chief=devices.is_chief)
-            if devices.is_chief and not training.keep_checkpoints:
+            if devices.is_chief and not job.config.training.keep_checkpoints:
                 directory.sync()  # the preset is on the disk before the checkpoints are deleted
                 checkpoints.remove()
-        if own:
-            own.check()  # after all else, for a callback may have failed at the end
+        if user_callbacks:
+            user_callbacks.check()  # after all else, for a callback may have failed at the end
         return result
+
+
+def _build(
+    job: Job, directory: RunDirectory, output: str, devices: Devices, steps: list[int]
+) -> tuple[keras.Model, Checkpoints]:
+    """Builds the model with new weights, and the checkpoints that can replace these.
+
+    Args:
+        job: the job of the run.
+        directory: directory of the run.
+        output: its path.
+        devices: devices of the run.
+        steps: steps of the checkpoints that the directory has, damaged or not.
+    """
+    training = job.config.training
+    keras.utils.set_random_seed(training.library_seed)
+    with lost_workers_named(output, devices):
+        # Check before anything is built: on JAX, building a model needs all workers.
+        devices.check_same_step(max(steps, default=0), output)
+        with devices.scope(), weights_are_loaded(bool(steps) or directory.is_finished):
+            model = job.build(devices)
+    checkpoints = Checkpoints(
+        os.path.join(output, CHECKPOINTS),
+        model,
+        best=job.best,
+        max_to_keep=training.max_checkpoints,
+        base=job.base,
+        report=print_line,
+        writes=devices.is_chief,
+    )
+    return model, checkpoints
+
+
+def _describe(job: Job, model: keras.Model, devices: Devices, room: str) -> None:
+    """Prints what the run trains on which devices, and the disk space and memory that it needs."""
+    devices.say(f"{devices.describe(model, job.config.training.precision)}: {job.describe(model)}")
+    devices.say(room)
+    devices.say(describe_step(model, job.config, devices.num_replicas))
+    advice = unused_card(NVIDIA_CARD)
+    if advice:
+        devices.say(advice)
+
+
+def _train(job: Job, model: keras.Model, watch: Watch, step: int) -> None:
+    """Trains the phases that remain after a step; `watch` ends each of them."""
+    for phase in job.phases(step):
+        model.freeze(phase.frozen)
+        # Not the task's own `fit`, which would preprocess the batches again.
+        keras.Model.fit(
+            model,
+            job.batches(phase.first),
+            callbacks=watch.until(phase.last),  # they stop `fit` after that step
+            shuffle=False,  # the data set is shuffled already
+            verbose=0,
+        )
