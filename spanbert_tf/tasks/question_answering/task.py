@@ -7,6 +7,7 @@ import collections
 import dataclasses
 import json
 import os
+import re
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Any, ClassVar
 
@@ -349,7 +350,7 @@ class QuestionAnswering(Task[QuestionAnsweringManifest, QuestionAnsweringConfig]
 
 def _by_opening(questions: Sequence[dict], each: Sequence[Mapping[str, float]]) -> Table:
     """Returns mean scores of questions with the same first word, for the most frequent words."""
-    openings = [question["question"].lower().partition(" ")[0] for question in questions]
+    openings = [_first_word(question["question"]) for question in questions]
     counts = collections.Counter(openings).most_common(_SHOWN_OPENINGS)
     scores: dict[str, list] = {f"{opening} \u2026": [] for opening, _ in counts}
     for opening, score in zip(openings, each, strict=True):
@@ -358,6 +359,12 @@ def _by_opening(questions: Sequence[dict], each: Sequence[Mapping[str, float]]) 
     rows = [_means(name, opening_scores) for name, opening_scores in scores.items()]
     columns = ("", "exact match", "F1", "support")
     return Table("questions by their first word", columns, rows, [_means("all", each)])
+
+
+def _first_word(question: str) -> str:
+    """Returns the first letters and digits of a question, in lower case."""
+    word = re.search(r"\w+", question.lower())
+    return word[0] if word else ""
 
 
 def _means(name: str, each: Sequence[Mapping[str, float]]) -> tuple[str, ...]:

@@ -156,6 +156,21 @@ def test_each_gold_cluster_lends_its_number_once():
     assert cluster_numbers([], gold) == [0, 1] and cluster_numbers(gold, []) == []
 
 
+def test_questions_with_the_same_first_word_have_one_row_whatever_follows_it():
+    questions = ["Who sat?", "Who?", "who's there", "\u00bfQui\u00e9n?", "?"]
+    items = [{"id": text, "question": text, "gold_texts": ["Ann"]} for text in questions]
+    items = [{**item, "gold_spans": [[0, 3]], "is_impossible": False} for item in items]
+    texts = ["Ann", "Bob", "Bob", "Ann", "Bob"]
+    outcome = made_up_outcome(items, items, texts, [], "model", contexts=["Ann sat."])
+    table = QuestionAnswering().tables(outcome)[0]
+    assert [row[0::3] for row in table.rows] == [
+        ("who \u2026", "3"),
+        ("qui\u00e9n \u2026", "1"),
+        (" \u2026", "1"),
+    ]
+    assert [row[1] for row in table.rows] == ["33.33", "100.00", "0.00"]
+
+
 @pytest.mark.parametrize("by", ["model", "baseline"])
 def test_a_baseline_s_answers_are_called_the_baseline_s(by):
     item = {"id": "q1", "question": "Who ?", "context_index": 0, "gold_spans": [[0, 7]]}
