@@ -3,8 +3,10 @@
 import gzip
 import itertools
 import json
+import os
 import pathlib
 import shutil
+import subprocess
 import sys
 import tarfile
 
@@ -139,6 +141,27 @@ def legacy_pickle(directory):
         directory / "pytorch_model.bin",
         _use_new_zipfile_serialization=False,
     )
+
+
+@pytest.mark.slow  # a process with TensorFlow and PyTorch
+@pytest.mark.parametrize("write", [old_bin, legacy_pickle])
+def test_files_of_pytorch_are_converted_without_triton(write, preset, tmp_path):
+    """Whose LLVM and TensorFlow's end the process that loads both."""
+    source, modules = tmp_path / "source", tmp_path / "modules"
+    (modules / "triton").mkdir(parents=True)
+    (modules / "triton" / "__init__.py").write_text("import os\nos.abort()\n")
+    write(source)
+    paths = os.pathsep.join([str(modules), os.environ.get("PYTHONPATH", "")])
+    command = [sys.executable, "-P", "-m", "spanbert_tf.cli", "convert", "--lowercase"]
+    command += ["--from", "huggingface", "--to", "keras", str(source), str(tmp_path / "preset")]
+    done = subprocess.run(
+        command, env=os.environ | {"PYTHONPATH": paths}, capture_output=True, text=True
+    )
+    assert done.returncode == 0, done.stderr
+    found, expected = (SpanBertBackbone.from_preset(str(p)) for p in (tmp_path / "preset", preset))
+    tolerance = 1e-3 if write is old_bin else 0  # half precision
+    for ours, theirs in zip(found.weights, expected.weights, strict=True):
+        np.testing.assert_allclose(ours, theirs, atol=tolerance, err_msg=ours.path)
 
 
 def sharded(directory):
