@@ -86,6 +86,11 @@ class TaskManifest(Manifest):
         return None
 
     @property
+    def small_config(self) -> str | None:
+        """The name of the one that fine-tunes a small encoder for them on a CPU, if one does."""
+        return None
+
+    @property
     def num_tokens(self) -> int:
         """Tokens of all rows, special tokens counted."""
         return self.counts["tokens"]

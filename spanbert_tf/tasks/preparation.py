@@ -20,12 +20,15 @@ from spanbert_tf.data.tfrecords import (
 )
 from spanbert_tf.files.contents import checksums
 from spanbert_tf.files.output import Output, OutputKind, write_text
+from spanbert_tf.files.preset import PresetFiles
 from spanbert_tf.files.text_files import write_json_lines
 from spanbert_tf.files.written import print_written
 from spanbert_tf.tasks.table import load_task_config
 from spanbert_tf.terminal import print_line
 from spanbert_tf.text.chosen_vocabulary import chosen_vocabulary
 from spanbert_tf.text.vocabulary import SpecialTokenIds, TextRules
+
+_SMALL_WIDTH = 512  # encoders up to this width are fine-tuned on CPUs
 
 
 class Row(NamedTuple):
@@ -161,8 +164,9 @@ def write_task_records(
     kind = OutputKind(maker.title, manifest_class.file_name(), manifest_class.needed_files())
     target = Output(output, kind, overwrite=overwrite)
     output = target.check()
+    own_preset = None if preset is None else converted_preset(preset, language=language)
     pieces, text_rules = chosen_vocabulary(
-        preset=None if preset is None else converted_preset(preset, language=language),
+        preset=own_preset,
         vocabulary=vocabulary,
         lowercase=lowercase,
         strip_accents=strip_accents,
@@ -173,18 +177,29 @@ def write_task_records(
     first, *others = maker.summary(manifest, time.monotonic() - started)
     for line in (f"{output}: {first}", *others):
         print_line(line)
-    print_written(output, *_next_commands(manifest, output, preset or "PRESET"))
+    name = manifest.shipped_config
+    if own_preset is not None and 0 < PresetFiles(own_preset).hidden_dim <= _SMALL_WIDTH:
+        name = manifest.small_config or name
+    print_written(output, *_next_commands(manifest, output, preset or "PRESET", name))
     return manifest
 
 
-def _next_commands(manifest: TaskManifest, output: str, preset: str) -> Iterator[list[str]]:
-    """Yields commands that use the records: `inspect`, and `finetune` or `predict`."""
+def _next_commands(
+    manifest: TaskManifest, output: str, preset: str, name: str | None
+) -> Iterator[list[str]]:
+    """Yields commands that use the records: `inspect`, and `finetune` or `predict`.
+
+    Args:
+        manifest: the manifest of the records.
+        output: directory of the records.
+        preset: name of the preset to be fine-tuned.
+        name: name of the configuration to fine-tune with; `None` if none is shipped.
+    """
     yield ["spanbert-tf", "inspect", output]
     if not manifest.num_training_rows:
         files = ["--data", output, "--output", "predictions"]
         yield ["spanbert-tf", "predict", "--preset", "PRESET", *files]
         return
-    name = manifest.shipped_config
     command = ["spanbert-tf", "finetune", "--config", name or "CONFIG"]
     if name is not None:
         differing = manifest.differing(load_task_config(name).data.model_dump())

@@ -157,6 +157,11 @@ class CoreferenceManifest(TaskManifest):
         return "coreference_spanbert_base"
 
     @property
+    def small_config(self) -> str:
+        """Name of the shipped configuration for a small encoder."""
+        return "coreference_small"
+
+    @property
     def num_training_rows(self) -> int:
         """Number of documents to train on: 0 if no clusters are known."""
         return self.num_rows if self.is_labelled else 0

@@ -120,6 +120,11 @@ class NamedEntitiesManifest(TaskManifest):
         return "named_entities"
 
     @property
+    def small_config(self) -> str:
+        """Name of the shipped configuration for a small encoder."""
+        return "named_entities_small"
+
+    @property
     def scoring_note(self) -> str | None:
         """The number of entities without labels, which make the recall too high; `None` for 0."""
         unscored = self.counts.get("unscored_entities", 0)

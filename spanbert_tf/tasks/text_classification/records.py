@@ -139,6 +139,11 @@ class TextClassificationManifest(TaskManifest):
         return "classification"
 
     @property
+    def small_config(self) -> str | None:
+        """Name of the shipped configuration for a small encoder; `None` for sets with their own."""
+        return "classification_small" if self.shipped_config == "classification" else None
+
+    @property
     def text_names(self) -> tuple[str, ...]:
         """Names of the texts of an example or a request."""
         return text_names(self.is_pair)

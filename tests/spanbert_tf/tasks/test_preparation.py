@@ -11,7 +11,10 @@ from typing_extensions import TypedDict
 from spanbert_tf.data.records import Records, TaskManifest
 from spanbert_tf.data.tfrecords import load_lengths
 from spanbert_tf.errors import BadInputError, MismatchError
+from spanbert_tf.models import SpanBertBackbone, SpanBertTokenizer
+from spanbert_tf.presets.writing import write_preset
 from spanbert_tf.tasks import preparation
+from spanbert_tf.tasks.named_entities.rows import READERS, write_entities
 from spanbert_tf.tasks.preparation import Row, RowMaker, RowPacker, write_task_records
 
 SPECIAL = ["[PAD]", "[UNK]", "[CLS]", "[SEP]", "[MASK]"]
@@ -101,3 +104,24 @@ def test_what_tensorflow_cannot_write_is_an_os_error(path):
     """`write_directory` makes a line of it that names the output."""
     with pytest.raises(OSError):
         preparation._write_rows(path, [Row({}, {"token_ids": np.zeros(1_000_000, "int32")})], "u2")
+
+
+@pytest.mark.parametrize(
+    ("width", "config"), [(512, "named_entities_small"), (514, "named_entities")]
+)
+def test_the_next_command_has_the_configuration_for_the_size_of_the_encoder(
+    width, config, tmp_path, capsys
+):
+    words = tmp_path / "words.conll"
+    words.write_text("Ann B-PER\nsat O\n\n")
+    vocabulary = [*SPECIAL, "ann", "sat"]
+    backbone = SpanBertBackbone(len(vocabulary), 1, 2, width, 8, max_sequence_length=16)
+    tokenizer = SpanBertTokenizer(vocabulary, lowercase=True)
+    write_preset(backbone, str(tmp_path / "preset"), tokenizer=tokenizer)
+    write_entities(
+        READERS["conll"](str(words)),
+        str(tmp_path / "records"),
+        preset=str(tmp_path / "preset"),
+        sequence_length=16,
+    )
+    assert f"finetune --config {config} " in capsys.readouterr().out
