@@ -14,7 +14,7 @@ import tensorflow as tf
 from keras import ops
 
 from spanbert_tf.config.positions import reads_indices
-from spanbert_tf.layers import bert_initializer
+from spanbert_tf.layers import bert_initializer, head_initializer
 from spanbert_tf.models.mixins import MixinBase
 from spanbert_tf.models.objective import weights_of
 from spanbert_tf.models.span_bert_backbone import SpanBertBackbone
@@ -68,7 +68,7 @@ class LabelClassifier(NamedClasses, SpanBertTask):
     """Base class of linear classifiers of rows or positions; name it before KerasHub's class.
 
     A subclass that reads the pooler classifies rows, others classify positions. Rows or positions
-    with a negative label are not trained. A subclass may override `_output_initializer`.
+    with a negative label are not trained.
 
     Args:
         backbone: a `SpanBertBackbone`.
@@ -80,8 +80,6 @@ class LabelClassifier(NamedClasses, SpanBertTask):
         ValueError: there are no labels or equal ones; or there is a preprocessor, and the backbone
             has SegaBERT's positions.
     """
-
-    _output_initializer = staticmethod(bert_initializer)
 
     def __init__(
         self,
@@ -104,7 +102,7 @@ class LabelClassifier(NamedClasses, SpanBertTask):
             len(labels),
             dropout,
             backbone.dtype_policy,
-            kernel_initializer=self._output_initializer(),
+            kernel_initializer=head_initializer(),
         )
 
         # === Functional Model ===
@@ -119,6 +117,18 @@ class LabelClassifier(NamedClasses, SpanBertTask):
 
     def get_config(self) -> dict:
         return {**super().get_config(), "labels": self.labels, "dropout": self.dropout}
+
+    def begin_at_shares(self, counts: Sequence[int]) -> None:
+        """Sets the output bias so that a new classifier predicts the shares of the labels.
+
+        Otherwise training starts with a plateau, on which the classifier learns that most words are
+        outside of entities, or that most pairs of entities have no relation.
+
+        Args:
+            counts: number of targets of each label. One is added to each count, so no share is 0.
+        """
+        smoothed = np.array(counts, "float64") + 1.0
+        self.output_dense.bias.assign(np.log(smoothed / smoothed.sum()))
 
     @classmethod
     def asks_for_new_head(cls, arguments: Mapping[str, object]) -> bool:

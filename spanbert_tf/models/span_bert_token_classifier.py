@@ -8,9 +8,7 @@ from typing import Literal, get_args
 
 import keras
 import keras_hub
-import numpy as np
 
-from spanbert_tf.layers import head_initializer
 from spanbert_tf.models.label_classifier import LabelClassifier
 from spanbert_tf.models.span_bert_backbone import SpanBertBackbone
 from spanbert_tf.models.span_bert_task import DenseHead
@@ -58,7 +56,6 @@ class SpanBertTokenClassifier(LabelClassifier, keras_hub.models.Task):
 
     dense_head = DenseHead("output_dense", "classifier", "TOKEN_CLS")
     objective = "token_classification"
-    _output_initializer = staticmethod(head_initializer)
     _labels_positions = True
     _has_outputs_of_positions = True
     backbone_cls = SpanBertBackbone
@@ -83,15 +80,3 @@ class SpanBertTokenClassifier(LabelClassifier, keras_hub.models.Task):
 
     def get_config(self) -> dict:
         return {**super().get_config(), "aggregation_strategy": self.aggregation_strategy}
-
-    def begin_at_shares(self, counts: Sequence[int]) -> None:
-        """Sets the output bias so that a new classifier predicts the shares of the labels.
-
-        Otherwise training starts with a plateau, on which the classifier learns that most words are
-        outside of entities.
-
-        Args:
-            counts: number of targets of each label. One is added to each count, so no share is 0.
-        """
-        smoothed = np.array(counts, "float64") + 1.0
-        self.output_dense.bias.assign(np.log(smoothed / smoothed.sum()))

@@ -13,6 +13,7 @@ from typing_extensions import TypedDict  # pydantic wants this one before Python
 
 from spanbert_tf.config.finetuning import FinetuningConfig, RowsConfig
 from spanbert_tf.data.examples import Stored
+from spanbert_tf.data.manifest import Count
 from spanbert_tf.data.records import TaskManifest
 from spanbert_tf.text.vocabulary import EntityMode
 from spanbert_tf.validation import PositiveInt
@@ -66,6 +67,7 @@ class RelationExtractionManifest(TaskManifest):
     Attributes:
         labels: relations of the training set: first the one that means none, then the others,
             sorted.
+        label_counts: number of rows of each relation.
         markers: markers of `make_markers` for the entity types of the training set.
         entities: whether entities are masked, or kept between markers.
         layout: layout of the source, which decides on the scorer.
@@ -75,6 +77,7 @@ class RelationExtractionManifest(TaskManifest):
     line_files: ClassVar = {EXAMPLES_FILE: (ExampleLine, "rows")}
 
     labels: Annotated[list[str], Len(1)]
+    label_counts: list[Count]
     markers: dict[str, str]
     entities: EntityMode
     layout: Literal["tacred", "semeval2010"]
@@ -87,7 +90,14 @@ class RelationExtractionManifest(TaskManifest):
     def planned_fields(cls, data: RelationDataConfig) -> dict[str, Any]:
         """Returns as many relations as TACRED has."""
         labels = [f"label {number}" for number in range(_TACRED_RELATIONS)]
-        return {"labels": labels, "markers": {}, "layout": "tacred"}
+        counts = [1] * len(labels)
+        return {"labels": labels, "label_counts": counts, "markers": {}, "layout": "tacred"}
+
+    def fault(self) -> str | None:
+        """Checks what every manifest does, and that there is a count for each relation."""
+        if len(self.label_counts) != len(self.labels):
+            return f"label_counts: are {len(self.label_counts)}, of {len(self.labels)} labels"
+        return super().fault()
 
     @property
     def shipped_config(self) -> str:

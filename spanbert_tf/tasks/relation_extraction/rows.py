@@ -327,9 +327,11 @@ class RelationRows(RowMaker[RelationExtractionManifest]):
             yield from self._batch(batch, pack, sequence_length)
 
     def described(self) -> dict[str, Any]:
-        """Returns the relations, the markers of entities, and the layout of the files."""
+        """Returns the relations, their counts, the markers of entities, and the files' layout."""
+        counts = collections.Counter(row["relation"] for row in self._relations.examples)
         return {
             "labels": self._labels,
+            "label_counts": [counts[label] for label in self._labels],
             "markers": self._markers,
             "entities": self._entities,
             "layout": self._relations.layout,

@@ -153,14 +153,16 @@ class RelationExtraction(LabelTask[RelationExtractionManifest, RelationExtractio
         manifest: RelationExtractionManifest,
         config: RelationExtractionConfig,
     ) -> SpanBertRelationClassifier:
-        """Creates a classifier of relations on the encoder."""
+        """Creates a classifier of relations that first predicts their shares."""
         preprocessor = SpanBertRelationClassifierPreprocessor(
             tokenizer,
             manifest.sequence_length,
             markers=manifest.markers,
             entities=manifest.entities,
         )
-        return self.model_class(backbone, manifest.labels, preprocessor, dropout=backbone.dropout)
+        model = self.model_class(backbone, manifest.labels, preprocessor, dropout=backbone.dropout)
+        model.begin_at_shares(manifest.label_counts)
+        return model
 
     def score(self, outcome: Outcome) -> dict[str, float]:
         """Computes the official scores of the layout."""

@@ -36,7 +36,13 @@ TASKS = [
     (
         ("tacred", "semeval2010"),
         RelationExtractionManifest,
-        {"labels": ["a"], "markers": {}, "entities": "text", "layout": "tacred"},
+        {
+            "labels": ["a"],
+            "label_counts": [1],
+            "markers": {},
+            "entities": "text",
+            "layout": "tacred",
+        },
     ),
     (("coreference",), CoreferenceManifest, {"max_training_segments": 1}),
 ]

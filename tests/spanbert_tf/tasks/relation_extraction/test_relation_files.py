@@ -3,6 +3,7 @@
 import functools
 import json
 
+import keras
 import pandas
 import pytest
 import tensorflow as tf
@@ -11,14 +12,19 @@ from hypothesis import strategies as st
 
 from spanbert_tf.data.text_rows import RelationPacker
 from spanbert_tf.errors import BadInputError
+from spanbert_tf.models import SpanBertBackbone, SpanBertTokenizer
 from spanbert_tf.tasks.lookup import task_dataset
-from spanbert_tf.tasks.relation_extraction.records import RelationExtractionManifest
+from spanbert_tf.tasks.relation_extraction.records import (
+    RelationExtractionConfig,
+    RelationExtractionManifest,
+)
 from spanbert_tf.tasks.relation_extraction.rows import (
     marked_text_of,
     read_semeval2010,
     read_tacred,
     write_relations,
 )
+from spanbert_tf.tasks.relation_extraction.task import RelationExtraction
 from spanbert_tf.text.vocabulary import TextRules, make_markers
 
 WORDS = ["the", "cat", "##s", "ann", "rome", "in", "(", ")", ".", "b"]
@@ -57,6 +63,26 @@ def write(path, entries):
 def prepare(relations, output, vocabulary, **options):
     options = {"lowercase": True, "vocabulary": vocabulary, **options}
     return write_relations(relations, str(output), **options)
+
+
+def test_a_new_classifier_begins_at_the_shares_of_the_relations(tmp_path, vocabulary):
+    """Of an input that says nothing it predicts them, with one more of each relation."""
+    relations = ["no_relation", "no_relation", "born_in", "no_relation"]
+    examples = [
+        {**EXAMPLE, "id": str(number), "relation": relation}
+        for number, relation in enumerate(relations)
+    ]
+    training = write(tmp_path / "train.json", examples)
+    manifest = prepare(training, tmp_path / "train", vocabulary, sequence_length=16)
+    assert manifest.labels == ["no_relation", "born_in"]
+    assert manifest.label_counts == [3, 1]
+    keras.utils.set_random_seed(1)
+    encoder = SpanBertBackbone(len(VOCABULARY), 1, 2, 8, 8, max_sequence_length=16)
+    tokenizer = SpanBertTokenizer(VOCABULARY, lowercase=True)
+    config = RelationExtractionConfig()
+    model = RelationExtraction().build(encoder, tokenizer, manifest, config)
+    shares = tf.nn.softmax(model.output_dense(tf.zeros([1, 8])))[0].numpy()
+    assert shares.tolist() == pytest.approx([4 / 6, 2 / 6])
 
 
 @functools.cache
