@@ -66,10 +66,21 @@ def test_sigterm_leaves_no_export_behind(exports, tmp_path):
     preset, _ = exports["named_entities"]
     command = [sys.executable, "-m", "spanbert_tf.cli", "serve", preset, "--port", "0"]
     environment = {**os.environ, "TMPDIR": str(tmp_path)}
+
+    def has_export():
+        # Not `glob`, which fails if a directory is renamed while it looks.
+        found = os.walk(tmp_path)
+        return any(
+            "spanbert_tf-serve-" in path and "pipeline.json" in names for path, _, names in found
+        )
+
     with subprocess.Popen(command, stdout=subprocess.PIPE, env=environment) as child:
-        wait_for(lambda: list(tmp_path.glob("**/spanbert_tf-serve-*/**/pipeline.json")))
-        child.send_signal(signal.SIGTERM)
-        assert child.wait(60) == 128 + signal.SIGTERM
+        try:
+            wait_for(has_export)
+            child.send_signal(signal.SIGTERM)
+            assert child.wait(60) == 128 + signal.SIGTERM
+        finally:
+            child.kill()  # a server that is left would be waited for
     assert list(tmp_path.iterdir()) == []
 
 
