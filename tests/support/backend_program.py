@@ -4,9 +4,11 @@
 TensorFlow into a directory, and writes the results of each check as arrays.
 """
 
+import os
 import pathlib
 import sys
 import warnings
+from unittest import mock
 
 import keras
 import numpy as np
@@ -275,7 +277,8 @@ def adapter_results(directory):
     task.preprocessor = type(task).from_preset(encoder).preprocessor
     write_preset(merge_adapters(task), preset)
     write_adapter(task, f"{preset}_alone", preset=preset, encoder=encoder, digest=digest)
-    results["loaded"] = outputs_of(load(directory, name, f"{preset}_alone"), x)
+    with mock.patch.dict(os.environ, SPANBERT_TF_ENCODER=encoder):
+        results["loaded"] = outputs_of(load(directory, name, f"{preset}_alone"), x)
     return flat(results)
 
 

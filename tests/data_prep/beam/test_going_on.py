@@ -5,6 +5,7 @@ import os
 import pathlib
 import pickle
 import random
+import re
 import resource
 import shutil
 import signal
@@ -429,7 +430,9 @@ def test_sigterm_leaves_what_is_whole(num_processes, many_texts, letters_vocabul
     num_done = len(list(tmp_path.glob("records.incomplete/spill/parts-*")))
     assert num_done > 0
     done = subprocess.run(words, check=True, capture_output=True, text=True)
-    assert f"goes on where it stopped; {num_done} files or parts of files" in done.stdout
+    # A worker may complete its part after the command has ended.
+    told = re.search(r"goes on where it stopped; (\d+) files or parts of files", done.stdout)
+    assert int(told[1]) >= num_done
 
 
 @pytest.mark.slow

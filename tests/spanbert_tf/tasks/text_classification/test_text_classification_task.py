@@ -226,8 +226,11 @@ class TestTextClassification(TaskTests):
             np.testing.assert_array_equal(became, stayed)
 
     @pytest.mark.slow
-    def test_an_adapter_keeps_the_pooler_that_was_trained_beside_it(self, material, tmp_path):
+    def test_an_adapter_keeps_the_pooler_that_was_trained_beside_it(
+        self, material, tmp_path, monkeypatch
+    ):
         """Also of a run that goes on from one, whose encoder's own pooler nothing has trained."""
+        monkeypatch.setenv("SPANBERT_TF_ENCODER", material["preset"])
         options = {"training.epochs": 1, "training.batch_size": 64, "optimizer.lora_rank": 2}
         first, second = (tmp_path / name for name in ("first", "second"))
         self.finetune(material, first, **options)
