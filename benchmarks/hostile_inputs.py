@@ -4,8 +4,9 @@
 
 Each input is made here, and the real command reads it in a process of its own. What the same
 command needs to refuse a harmless bad input is taken off its time and memory; of long passages,
-which are answered, what a short one needs. Expected: status 2 (passages: 0), one line, less than
-1 GiB and 20 seconds of processor time more. A command that waits for ten minutes is killed.
+which are answered, what a short one needs. Expected: status 2 and one line (status 0 for passages,
+quotation marks, the lock and `string.py`), less than 1 GiB and 20 seconds of processor time more.
+A command that waits for ten minutes is killed.
 """
 
 import functools

@@ -5,7 +5,7 @@ import dataclasses
 import functools
 import hashlib
 import os
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import Any, ClassVar, Generic, TypeVar
 
 import numpy as np
@@ -87,7 +87,7 @@ class TaskManifest(Manifest):
 
     @property
     def small_config(self) -> str | None:
-        """The name of the one that fine-tunes a small encoder for them on a CPU, if one does."""
+        """The name of the shipped configuration for a small encoder on a CPU, if there is one."""
         return None
 
     @property
@@ -156,6 +156,13 @@ class TaskManifest(Manifest):
         """Lists the names of the files that `files` must describe."""
         rows = (cls.rows_file, lengths_path(cls.rows_file))
         return (*rows, *cls.line_files, VOCABULARY_FILE)
+
+
+def fault_of_counts(label_counts: Sequence[int], labels: Sequence[str]) -> str | None:
+    """Returns what is wrong with a manifest that has not one count for each label, or `None`."""
+    if len(label_counts) == len(labels):
+        return None
+    return f"label_counts: are {len(label_counts)}, of {len(labels)} labels"
 
 
 ManifestT = TypeVar("ManifestT", bound=TaskManifest)

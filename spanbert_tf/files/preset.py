@@ -61,22 +61,19 @@ _INDEX = "model.weights.json"  # names the files of an encoder that is saved in 
 _FILE_KEY = "config_file"
 _FILES = (TOKENIZER_CONFIG, PREPROCESSOR_CONFIG)
 _MOST = 2**64  # no number of a model is beyond it; the largest are seeds
-_COUNTS = {  # at least 1; and the largest, with which TensorFlow computes in int32
-    **dict.fromkeys(
-        (
-            "vocabulary_size",
-            "num_heads",
-            "hidden_dim",
-            "intermediate_dim",
-            "num_classes",
-            "max_sequence_length",
-            "sequence_length",
-            "stride",
-            "max_answer_tokens",
-        ),
-        2**31 - 1,
-    ),
-    # Lists and loops of so many items, however small the weights are.
+_MOST_INT32 = 2**31 - 1
+_COUNTS = {  # numbers of at least 1, with the largest that is allowed
+    # TensorFlow computes with them in int32.
+    "vocabulary_size": _MOST_INT32,
+    "num_heads": _MOST_INT32,
+    "hidden_dim": _MOST_INT32,
+    "intermediate_dim": _MOST_INT32,
+    "num_classes": _MOST_INT32,
+    "max_sequence_length": _MOST_INT32,
+    "sequence_length": _MOST_INT32,
+    "stride": _MOST_INT32,
+    "max_answer_tokens": _MOST_INT32,
+    # Lists and loops have so many items, however small the weights are.
     "num_candidates": 10_000,
     "max_span_width": 1_000,
     "depth": 100,
@@ -544,10 +541,10 @@ def _fault(place: tuple[str, ...], value: object) -> str | None:
         return f"is {value}, no finite number"
     elif isinstance(value, int) and abs(value) > _MOST:
         return f"is a number of {value.bit_length():,} bits"
-    most = _COUNTS.get(key)
-    is_count = isinstance(value, int) and 0 < value <= (most or 0)
-    if most is not None and value is not None and not is_count:
-        return f"is {ascii(value)[:200]}, no number from 1 to {most:,}"
+    if key in _COUNTS and value is not None:
+        most = _COUNTS[key]
+        if not isinstance(value, int) or not 0 < value <= most:
+            return f"is {ascii(value)[:200]}, no number from 1 to {most:,}"
     return None
 
 

@@ -53,7 +53,8 @@ def run(
 
     steps = saved_steps(os.path.join(output, CHECKPOINTS))
     is_new = not steps
-    # After `load_callbacks`: constructors of the user's callbacks may draw random numbers.
+    # `_build` sets the seed, so it comes after `load_callbacks`: constructors of the user's
+    # callbacks may draw random numbers.
     model, checkpoints = _build(job, directory, output, devices, steps)
     if is_new and directory.is_finished:
         directory.check_result(job.config, begun_with)

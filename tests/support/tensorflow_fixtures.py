@@ -3,7 +3,6 @@
 `conftest.py` loads it where tests run.
 """
 
-import ctypes
 import functools
 import random
 import zlib
@@ -21,8 +20,6 @@ tf.config.set_logical_device_configuration(
 
 
 _last_file = None
-# The allocator of glibc keeps what is freed: after the export of a tiny model, hundreds of MB.
-_return_memory = getattr(ctypes.CDLL(None), "malloc_trim", lambda _: None)
 
 
 def _set_tensorflows_seed(seed):
@@ -43,8 +40,6 @@ def pytest_runtest_setup(item):
         if item.path == _last_file and not item.get_closest_marker("slow"):
             patch.setattr(tf.random, "set_seed", _set_tensorflows_seed)
         keras.utils.set_random_seed(zlib.crc32(item.path.name.encode()))
-    if item.path != _last_file:
-        _return_memory(0)
     _last_file = item.path
 
 

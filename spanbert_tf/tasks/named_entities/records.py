@@ -15,7 +15,7 @@ from typing_extensions import TypedDict  # pydantic wants this one before Python
 from spanbert_tf.config.finetuning import FinetuningConfig, PredictionConfig, RowsConfig
 from spanbert_tf.data.examples import Stored
 from spanbert_tf.data.manifest import Count
-from spanbert_tf.data.records import TaskManifest
+from spanbert_tf.data.records import TaskManifest, fault_of_counts
 
 SENTENCES_FILE = "sentences.jsonl"
 # Feature of a row: for each position the id of its label + 1, or 0 without a label.
@@ -110,9 +110,7 @@ class NamedEntitiesManifest(TaskManifest):
 
     def fault(self) -> str | None:
         """Checks what every manifest does, and that there is a count for each label."""
-        if len(self.label_counts) != len(self.labels):
-            return f"label_counts: are {len(self.label_counts)}, of {len(self.labels)} labels"
-        return super().fault()
+        return fault_of_counts(self.label_counts, self.labels) or super().fault()
 
     @property
     def shipped_config(self) -> str:

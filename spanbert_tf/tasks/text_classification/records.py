@@ -13,7 +13,7 @@ from typing_extensions import TypedDict  # pydantic wants this one before Python
 from spanbert_tf.config.finetuning import FinetuningConfig, RowsConfig
 from spanbert_tf.config.settings import shipped_names
 from spanbert_tf.data.examples import Stored
-from spanbert_tf.data.records import TaskManifest
+from spanbert_tf.data.records import TaskManifest, fault_of_counts
 from spanbert_tf.tasks.text_classification.glue import GLUE_TASKS
 from spanbert_tf.validation import PositiveInt, Section
 
@@ -102,8 +102,9 @@ class TextClassificationManifest(TaskManifest):
         """Checks what every manifest does, the data set, and that classes and counts fit."""
         if self.dataset is not None and self.dataset not in GLUE_TASKS:
             return f"dataset: {self.dataset!r} is no task of GLUE"
-        if len(self.label_counts) != (0 if self.is_regression else len(self.labels)):
-            return "label_counts: are not those of labels"
+        classes = [] if self.is_regression else self.labels
+        if fault := fault_of_counts(self.label_counts, classes):
+            return fault
         if self.is_regression and len(self.labels) != 1:
             return "labels: a regression has one"
         return super().fault()

@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 from spanbert_tf.data.text_rows import RelationPacker
 from spanbert_tf.errors import BadInputError
 from spanbert_tf.models import SpanBertBackbone, SpanBertTokenizer
-from spanbert_tf.tasks.lookup import task_dataset
+from spanbert_tf.tasks.lookup import open_records, task_dataset
 from spanbert_tf.tasks.relation_extraction.records import (
     RelationExtractionConfig,
     RelationExtractionManifest,
@@ -83,6 +83,15 @@ def test_a_new_classifier_begins_at_the_shares_of_the_relations(tmp_path, vocabu
     model = RelationExtraction().build(encoder, tokenizer, manifest, config)
     shares = tf.nn.softmax(model.output_dense(tf.zeros([1, 8])))[0].numpy()
     assert shares.tolist() == pytest.approx([4 / 6, 2 / 6])
+
+
+def test_counts_of_other_relations_are_refused(tmp_path, vocabulary):
+    prepare(write(tmp_path / "a.json", [EXAMPLE]), tmp_path / "records", vocabulary)
+    path = tmp_path / "records" / RelationExtractionManifest.file_name()
+    manifest = json.loads(path.read_text())
+    path.write_text(json.dumps({**manifest, "label_counts": [1, 2]}))
+    with pytest.raises(BadInputError, match=f"^{path}: label_counts: are 2, of 1 labels; write"):
+        open_records(str(tmp_path / "records"))
 
 
 @functools.cache
