@@ -16,6 +16,7 @@ import numpy as np
 import tensorflow as tf
 
 from spanbert_tf.layers.operations import plain, shared_graph
+from spanbert_tf.layers.operations.custom_gradient import custom_gradient
 from spanbert_tf.layers.operations.plain import NUM_16_BITS, Dropout
 
 call_in_training = shared_graph.call_in_training
@@ -60,7 +61,7 @@ def fused_projection(
     if not training:
         return plain.fused_projection(x, kernels, training)
 
-    @tf.custom_gradient
+    @custom_gradient
     def project(x: tf.Tensor, *kernels: tf.Tensor) -> tuple[tf.Tensor, Callable]:
         def gradient(upstream: tf.Tensor) -> tuple[tf.Tensor, ...]:
             # Without the dependency, TensorFlow would store and reuse the first concatenation.
@@ -119,7 +120,7 @@ def training_attention(
             return weights
         return tf.where(is_kept, weights, zero)
 
-    @tf.custom_gradient
+    @custom_gradient
     def attend(query: tf.Tensor, key: tf.Tensor, value: tf.Tensor) -> tuple[tf.Tensor, Callable]:
         scores = tf.matmul(query, key, transpose_b=True) + padding  # [B, N, S, S]
         weights = tf.nn.softmax(scores)
@@ -154,7 +155,7 @@ def dense_gelu(dense: keras.layers.Dense, x: tf.Tensor, training: bool) -> tf.Te
     if not training:
         return plain.dense_gelu(dense, x, training)
 
-    @tf.custom_gradient
+    @custom_gradient
     def compute(x: tf.Tensor, kernel: tf.Tensor, bias: tf.Tensor) -> tuple[tf.Tensor, Callable]:
         projected = tf.nn.bias_add(tf.matmul(x, kernel), bias)
         values, distribution, density = plain.gelu_terms(projected)
@@ -201,7 +202,7 @@ def project_and_normalize(
         scaled = values * tf.cast(scale, values.dtype)
         return tf.where(is_kept, scaled, tf.zeros([], values.dtype))
 
-    @tf.custom_gradient
+    @custom_gradient
     def compute(
         x: tf.Tensor,
         residual: tf.Tensor,
@@ -280,8 +281,8 @@ def vocabulary_crossentropy(labels: tf.Tensor, logits: tf.Tensor) -> tuple[tf.Te
     label_indices = tf.stack([indices, labels], axis=1)  # [targets, 2]
     best_indices = tf.stack([indices, best], axis=1)  # [targets, 2]
 
-    @tf.custom_gradient
-    def crossentropy(rows: tf.Tensor) -> tuple[tf.Tensor, object]:
+    @custom_gradient
+    def crossentropy(rows: tf.Tensor) -> tuple[tf.Tensor, Callable]:
         shares = tf.nn.softmax(rows)  # [targets, V]
         label_shares = tf.gather_nd(shares, label_indices)
         # The largest share is at least 1 / V, so its logarithm is finite. The logarithm of the
