@@ -178,12 +178,17 @@ def _records_of_others(
                 yield record
 
 
+def _num_tokens(record: Record) -> int:
+    """Returns the number of tokens of the blocks of a record."""
+    return sum(block.num_tokens for block in _blocks([record]))
+
+
 def _write_file(job: Job, name: str, split: Split, records: list[Record]) -> Shard:
     path = job.shard_path(name)
     with job.whole_file(path) as unfinished, record_writer(unfinished) as write:
         for record in records:
             write(_serialize(record, job.options.span_lists))
-    lengths = [sum(block.num_tokens for block in _blocks([record])) for record in records]
+    lengths = list(map(_num_tokens, records))
     with job.whole_file(lengths_path(path)) as unfinished:
         save_lengths(unfinished, lengths)
     return Shard.of_file(path, split, lengths)

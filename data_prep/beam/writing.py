@@ -185,7 +185,6 @@ def write_pretraining_records(
     if segmentation != "none":
         described = describe_segmentation(segmentation, text_rules.language)
         print_line(f"{target.path}: {described} (--word-segmentation {segmentation})")
-    input_bytes = sum(file.size for file in files)
     text_bytes = sum(_estimate_text_bytes(file) for file in files)
     job = Job(
         output=os.path.realpath(target.path),
@@ -206,22 +205,40 @@ def write_pretraining_records(
         deduplicate=deduplicate,
     )
     options = _runner_options(beam_arguments)
+    manifest, held_out = _write_whole(target, job, files, options, num_processes)
+    seconds = time.monotonic() - start
+    print_line(_summary(manifest, held_out, target.path, seconds))
+    if num_cells := manifest.counts.get(CELLS_WITHOUT_TEXT):
+        print_line(describe_cells_without_text(target.path, num_cells))
+    _warn_of_unknown_pieces(manifest, target.path, files, job.options)
+    return manifest
+
+
+def _write_whole(
+    target: Output,
+    job: Job,
+    files: Sequence[InputFile],
+    options: "PipelineOptions | None",
+    num_processes: int,
+) -> tuple[PretrainingManifest, HeldOut]:
+    """Runs the steps and publishes the output; keeps finished parts if it is interrupted.
+
+    Args:
+        target: the output.
+        job: the work.
+        files: the input.
+        options: options of a runner of Beam; `None` for processes of this machine.
+        num_processes: number of these processes.
+
+    Returns:
+        The manifest, and what decided which records are held out.
+    """
     made_from = _made_from(job, files)
     states = _states(files)
     keeps_work = False
     try:
         _begin_or_go_on(target, job, _digest(job, made_from, states))
-        if options is None:
-            with (
-                Progress(input_bytes, job.num_shards) as progress,
-                on_this_machine(job, num_processes, progress.add) as call,
-            ):
-                outcome = _call_steps(job, files, call, is_shared=num_processes > 1)
-        else:
-            from data_prep.beam.pipeline import on_runner
-
-            with on_runner(job, options, input_bytes) as call:
-                outcome = _call_steps(job, files, call, is_shared=True)
+        outcome = _run_steps(job, files, options, num_processes)
         _check_unchanged(files, states)
         manifest = _finish(job, outcome, made_from)
         target.publish()
@@ -241,12 +258,7 @@ def write_pretraining_records(
     finally:
         if not keeps_work:
             target.discard()
-    seconds = time.monotonic() - start
-    print_line(_summary(manifest, outcome.held_out, target.path, seconds))
-    if num_cells := manifest.counts.get(CELLS_WITHOUT_TEXT):
-        print_line(describe_cells_without_text(target.path, num_cells))
-    _warn_of_unknown_pieces(manifest, target.path, files, job.options)
-    return manifest
+    return manifest, outcome.held_out
 
 
 def _warn_of_unknown_pieces(
@@ -403,6 +415,22 @@ class _Outcome(NamedTuple):
     shards: list[ShardResult]
 
 
+def _run_steps(
+    job: Job, files: Sequence[InputFile], options: "PipelineOptions | None", num_processes: int
+) -> _Outcome:
+    """Runs the steps on this machine, or on a runner of Beam if there are options for it."""
+    if options is not None:
+        from data_prep.beam.pipeline import on_runner
+
+        with on_runner(job, options, sum(file.size for file in files)) as call:
+            return _call_steps(job, files, call, is_shared=True)
+    with (
+        Progress(sum(file.size for file in files), job.num_shards) as progress,
+        on_this_machine(job, num_processes, progress.add) as call,
+    ):
+        return _call_steps(job, files, call, is_shared=num_processes > 1)
+
+
 def _call_steps(job: Job, files: Sequence[InputFile], call: Call, *, is_shared: bool) -> _Outcome:
     parts = _cut_files(job, files, call, is_shared=is_shared)
     # Largest parts first: otherwise one process could still read one when others are done.
@@ -499,7 +527,7 @@ def _finish(job: Job, outcome: _Outcome, made_from: MadeFrom) -> PretrainingMani
     counts: collections.Counter = collections.Counter()
     for summary in outcome.summaries:
         counts.update(summary.counts)
-    written = [file for shard in outcome.shards for file in shard.files]
+    written = list(itertools.chain(*(shard.files for shard in outcome.shards)))
     if not written:
         raise BadInputError("--input: no document has text that can be used; check its format")
     num_written = sum(file.num_records for file in written)

@@ -6,6 +6,7 @@ override the values of its base, and an error can name the line of a value.
 
 import dataclasses
 import difflib
+import itertools
 import os
 import re
 from collections.abc import Iterable, Iterator, Sequence
@@ -201,7 +202,7 @@ def kind_of(name_or_path: str, option: str = "--config") -> str:
     if not os.path.isfile(name_or_path):
         raise ConfigurationError(
             f"{option}: {name_or_path} is neither a file nor a shipped configuration"
-            f"{_nearest(name_or_path, [name for kind in KINDS for name in shipped_names(kind)])}; "
+            f"{_nearest(name_or_path, [*itertools.chain(*map(shipped_names, KINDS))])}; "
             "`spanbert-tf configs` lists them"
         )
     # A base may be of either kind, until it is known which: one that is misspelt is none of both.

@@ -141,10 +141,9 @@ class PlannedWindows:
         self._question_first = question_first
         questions, passages = parts["token_ids"]
         self._starts = [tf.cast(ids.row_starts(), tf.int32) for ids in (questions, passages)]
-        self._values = {  # never empty
-            name: [tf.concat([values.flat_values, [0]], axis=0) for values in both]
-            for name, both in parts.items()
-        }
+        self._values = {}  # never empty
+        for name, both in parts.items():
+            self._values[name] = [tf.concat([part.flat_values, [0]], axis=0) for part in both]
         self._passage_sizes = tf.cast(passages.row_lengths(), tf.int32)  # [N]
         self._strides = tf.minimum(stride, lengths)  # less where it would pass over tokens
         too_long = tf.maximum(self._passage_sizes - lengths, 0)

@@ -551,9 +551,7 @@ def find_dialect(path: str, head: bytes, columns: Sequence[str]) -> Dialect:
     for dialect in DIALECTS:
         headers[dialect] = first_rows(text, dialect, is_whole=is_whole, most=1)
     fitting = [
-        dialect
-        for dialect, rows in headers.items()
-        if rows and all(name in rows[0] for name in columns)
+        dialect for dialect, rows in headers.items() if rows and set(columns) <= set(rows[0])
     ]
     if not fitting:
         widest = max((rows[0] for rows in headers.values() if rows), key=len, default=[])
@@ -839,12 +837,7 @@ class _ArrowTable(Table):
     ) -> "pyarrow.RecordBatch":
         """The columns of a batch that hold the given ones; counts their bytes."""
         if columns is not None:
-            names = [
-                name
-                for name in batch.schema.names
-                if any(f"{wanted}.".startswith(f"{name}.") for wanted in columns)
-            ]
-            batch = batch.select(names)
+            batch = batch.select([name for name in batch.schema.names if _holds(name, columns)])
         self._num_bytes += batch.nbytes
         return batch
 
@@ -876,6 +869,11 @@ def _named_damage(place: str) -> Iterator[None]:
         raise BadInputError(
             f"{place}: is broken ({reason(error)}); copy or write the file again"
         ) from error
+
+
+def _holds(name: str, columns: Sequence[str]) -> bool:
+    """Whether a column of a schema is one of the columns, or has one as a field, such as `a.b`."""
+    return any(f"{column}.".startswith(f"{name}.") for column in columns)
 
 
 def _refuse_long_cells(column: "pyarrow.Array", name: str, place: str) -> None:

@@ -102,10 +102,7 @@ def compute_batch(compute: Compute, batch: Sequence[Work]) -> list[Arrays | Requ
         The outputs for each request, or its error.
     """
     try:
-        inputs = {
-            name: np.concatenate([work.inputs[name] for work in batch]) for name in batch[0].inputs
-        }
-        outputs = compute(batch[0].signature, inputs)
+        outputs = compute(batch[0].signature, _joined_inputs(batch))
     except MemoryError:
         return [RequestError(503, "not enough memory for this request") for _ in batch]
     except RequestError as error:
@@ -120,6 +117,14 @@ def compute_batch(compute: Compute, batch: Sequence[Work]) -> list[Arrays | Requ
         results.append({name: _own_rows(outputs[name], start, end) for name in kept})
         start = end
     return results
+
+
+def _joined_inputs(batch: Sequence[Work]) -> Arrays:
+    """Returns the rows of all requests of a batch, one request after the other."""
+    inputs = {}
+    for name in batch[0].inputs:
+        inputs[name] = np.concatenate([work.inputs[name] for work in batch])
+    return inputs
 
 
 def _own_rows(values: np.ndarray, start: int, end: int) -> np.ndarray:

@@ -164,16 +164,18 @@ class Model:
             raise RequestError(400, str(error)) from error
         asked = [Asked(item, self.pipeline.parts(self.description, item)) for item in items]
         specs = self.input_specs(signature)
-        rows = [
-            {name: _column(part, spec) for name, spec in specs.items()}
-            for _, parts in asked
-            for part in parts
-        ]
-        names = [name for name, spec in specs.items() if spec.dtype == tf.string]
-        texts = [np.array([row[name][0] for row in rows], object) for name in names]
+        rows = []
+        turns = []  # of a part among those of its input
+        for one in asked:
+            for turn, part in enumerate(one.parts):
+                rows.append({name: _column(part, spec) for name, spec in specs.items()})
+                turns.append(turn)
+        texts = []
+        for name, spec in specs.items():
+            if spec.dtype == tf.string:
+                texts.append(np.array([row[name][0] for row in rows], object))
         lengths = self._row_lengths(texts)  # of all parts at once, since each call takes 0.2 ms
         self._check_length(max(lengths, default=0))
-        turns = [turn for _, parts in asked for turn in range(len(parts))]  # of an input, in order
         kept = self.pipeline.answer_names
         works = [
             Work(signature, row, length, is_gathered=True, turn=turn, kept=kept)
@@ -186,10 +188,9 @@ class Model:
         rows = iter(outputs)
         answers = []
         for item, parts in asked:
-            found = [
-                {name: values[0] for name, values in columns.items()}
-                for columns in itertools.islice(rows, len(parts))
-            ]
+            found = []
+            for columns in itertools.islice(rows, len(parts)):
+                found.append({name: values[0] for name, values in columns.items()})
             joined = self.pipeline.joined(parts, found)
             answers.append(self.pipeline.answer(self.description, item, joined, top_k))
         return answers

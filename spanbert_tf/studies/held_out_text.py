@@ -13,6 +13,7 @@ B rows of a batch, S positions, K masked pieces of a row, V entries of a vocabul
 """
 
 import dataclasses
+import itertools
 from collections.abc import Iterator, Sequence
 
 import keras
@@ -62,11 +63,10 @@ class HeldOutText:
     @property
     def num_masked_characters(self) -> int:
         """The number of characters of the masked words."""
-        return sum(
-            len(row[index])
-            for row, masked in zip(self.rows, self.masked, strict=True)
-            for index in masked
-        )
+        total = 0
+        for row, masked in zip(self.rows, self.masked, strict=True):
+            total += sum(len(row[index]) for index in masked)
+        return total
 
 
 def read_held_out_text(records: str, tokenizers: Sequence[SpanBertTokenizer]) -> HeldOutText:
@@ -87,18 +87,18 @@ def read_held_out_text(records: str, tokenizers: Sequence[SpanBertTokenizer]) ->
         words = join_words(pieces)
         for cutter in cutters:
             words = words[: cutter.num_fitting(words, manifest.sequence_length)]
-        known = [
-            group
-            for group in group_words(pieces, begins_word, len(words))
-            if any(map(str.isalnum, "".join(words[index] for index in group)))
-            and all(cutter.knows(words[index]) for cutter in cutters for index in group)
-        ]
+        known = []
+        for group in group_words(pieces, begins_word, len(words)):
+            parts = [words[index] for index in group]
+            is_known = all(all(map(cutter.knows, parts)) for cutter in cutters)
+            if is_known and any(map(str.isalnum, "".join(parts))):
+                known.append(group)
         if not known:
             continue
         num_masked = max(round(_MASKED_SHARE * len(known)), 1)
         rows.append(words)
         chosen = sorted(source.choice(len(known), num_masked, replace=False).tolist())
-        masked.append([index for number in chosen for index in known[number]])
+        masked.append([*itertools.chain(*(known[number] for number in chosen))])
         if len(rows) == _MOST_ROWS:
             break
     return HeldOutText(rows, masked, manifest.sequence_length)
@@ -191,7 +191,10 @@ class WordCutter:
 def pieces_per_word(text: HeldOutText, tokenizer: SpanBertTokenizer) -> float:
     """Returns the mean number of pieces per word. Punctuation marks are words, too."""
     cutter = WordCutter(tokenizer)
-    return sum(len(ids) for row in text.rows for ids in cutter.cut(row)) / text.num_words
+    num_pieces = 0
+    for row in text.rows:
+        num_pieces += sum(map(len, cutter.cut(row)))
+    return num_pieces / text.num_words
 
 
 def loss_per_character(

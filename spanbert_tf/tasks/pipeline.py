@@ -8,6 +8,7 @@ Dimensions: N inputs, R rows of all of them.
 import abc
 import functools
 import inspect
+import itertools
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Any, ClassVar
 
@@ -335,9 +336,10 @@ class Pipeline(abc.ABC):
         def outputs_of(batch: Sequence[dict]) -> list[dict[str, Any]]:
             outputs = run(*(input_column(batch, spec) for spec in specs))
             columns = {name: values.numpy() for name, values in outputs.items()}
-            return [
-                {name: values[row] for name, values in columns.items()} for row in range(len(batch))
-            ]
+            rows = []
+            for row in range(len(batch)):
+                rows.append({name: values[row] for name, values in columns.items()})
+            return rows
 
         def answer_all(
             inputs: Iterable[str | dict],
@@ -346,8 +348,10 @@ class Pipeline(abc.ABC):
         ) -> list:
             items = self.check_all(description, inputs)
             parts = [self.parts(description, item) for item in items]
-            places = [(item, part) for item, cut in enumerate(parts) for part in range(len(cut))]
-            read = [part for cut in parts for part in cut]
+            places = []  # of each part that is read: the number of its input, and its own
+            for number, cut in enumerate(parts):
+                places += [(number, part) for part in range(len(cut))]
+            read = list(itertools.chain(*parts))
             batches = self._batches(description, texts, read, batch_size, max_tokens_in_batch)
             # The outputs for the parts of each input; `{}` for a part that was not read yet.
             found: list[list[dict[str, Any]]] = [[{}] * len(cut) for cut in parts]
@@ -390,13 +394,13 @@ class Pipeline(abc.ABC):
             The indices of the parts of each batch.
         """
         if max_tokens_in_batch is None:
-            lengths = [
-                sum(len(part[name].encode(errors="replace")) for name in texts) for part in parts
-            ]
+            lengths = [_num_bytes(part, texts) for part in parts]
             max_bytes = _BYTES_PER_TOKEN * self.max_batch_tokens
             return batches_by_length(lengths, batch_size, max_bytes)
         tokenizer = WordPieceTokenizer.shared(description.vocabulary, description.text_rules)
-        columns = [string_tensor([part[name] for part in parts]) for name in texts]
+        columns = []
+        for name in texts:
+            columns.append(string_tensor([part[name] for part in parts]))
         lengths = count_tokens(tokenizer, columns)
         return batches_by_length(lengths, len(parts), max_tokens_in_batch)
 
@@ -494,3 +498,8 @@ def best_of(answers: list[dict], top_k: int) -> dict | list[dict]:
     if top_k == 1:
         return answers[0]
     return answers[:top_k]
+
+
+def _num_bytes(part: dict, texts: Sequence[str]) -> int:
+    """Returns the number of bytes of the texts of a part."""
+    return sum(len(part[name].encode(errors="replace")) for name in texts)

@@ -136,7 +136,9 @@ def render_page(
         kinds = [_ERRORS if record["error"] else _RIGHT, *record["kinds"]]
         shown.append({**record, "place": place, "kinds": kinds})
     shown.sort(key=lambda record: -record["error"])
-    counts = {kind: sum(kind in record["kinds"] for record in shown) for kind in filters}
+    counts: collections.Counter[str] = collections.Counter()
+    for record in shown:
+        counts.update(set(record["kinds"]))
     return (
         _environment(folder)
         .get_template(name)

@@ -4,6 +4,7 @@ They are the lists and dicts that pipelines return, and say how they look as HTM
 """
 
 import functools
+import itertools
 from collections.abc import Callable, Iterable, Sequence
 from typing import Any, NamedTuple
 
@@ -91,7 +92,7 @@ def shown_list(answers: list) -> AnswerList:
     def views() -> list[View]:
         first = answers[:_MOST_SHOWN]
         of_answers = [one.views() for one in first if isinstance(one, AnswerList | AnswerDict)]
-        shown_views = [view for views in of_answers for view in views]
+        shown_views = list(itertools.chain(*of_answers))
         num_more = len(answers) - len(first)
         if shown_views and num_more:
             shown_views.append(View([markupsafe.Markup(f"… {num_more:,} more")], []))

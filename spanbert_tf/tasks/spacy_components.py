@@ -215,7 +215,15 @@ def _cluster_spans(doc: Doc) -> list[list[Span]]:
 
 def _clusters(doc: Doc) -> list[list[tuple[int, int]]]:
     """Returns the first characters and the ends of the mentions of each cluster, as fastcoref."""
-    return [[(span.start_char, span.end_char) for span in spans] for spans in _cluster_spans(doc)]
+    clusters = []
+    for spans in _cluster_spans(doc):
+        clusters.append([(span.start_char, span.end_char) for span in spans])
+    return clusters
+
+
+def _has_noun(span: Span) -> bool:
+    """Whether a mention has a noun or a name."""
+    return any(token.pos_ in ("NOUN", "PROPN") for token in span)
 
 
 def _resolved_text(doc: Doc) -> str:
@@ -225,11 +233,11 @@ def _resolved_text(doc: Doc) -> str:
     as it is. What replaces a possessive pronoun ends in 's.
     """
     clusters = _cluster_spans(doc)
-    holders = _holders((span.start, span.end) for spans in clusters for span in spans)
+    holders = _holders((span.start, span.end) for span in itertools.chain(*clusters))
     changes = []
     for spans in filter(None, clusters):
-        named = [span for span in spans if any(token.pos_ in ("NOUN", "PROPN") for token in span)]
-        first = (named or spans)[0]
+        named = filter(_has_noun, spans)
+        first = next(named, spans[0])
         for span in spans:
             if span is not first and (span.start, span.end) not in holders:
                 ending = "'s" if span[-1].tag_ in _POSSESSIVES else ""

@@ -101,7 +101,7 @@ def read_documents(
         patterns = [patterns]
     names = [os.fspath(pattern) for pattern in patterns]
     documents: list[Document] = []
-    for path in (path for name in names for path in _files(name, follow_links)):
+    for path in itertools.chain(*(_files(name, follow_links) for name in names)):
         text = read_text_file(path)
         if is_conll(text):
             documents += read_conll(path, text)
@@ -183,12 +183,12 @@ class _Line(TypedDict):
 
 def _read_json(path: str, text: str) -> list[Document]:
     """Reads a file of JSON lines."""
-    return [
-        _document(parse_json(line, _Line, place), place, path)
-        for number, line in enumerate(text.split("\n"), start=1)
-        if line.strip()
-        for place in [f"{path}: line {number}"]
-    ]
+    documents = []
+    for number, line in enumerate(text.split("\n"), start=1):
+        if line.strip():
+            place = f"{path}: line {number}"
+            documents.append(_document(parse_json(line, _Line, place), place, path))
+    return documents
 
 
 def _document(line: _Line, place: str, path: str) -> Document:
@@ -254,10 +254,9 @@ def _words_of_pieces(
     for word, sentence in enumerate(order):
         if word == 0 or sentence != order[word - 1]:
             starts.append(word)
-    clusters = [
-        [(number[word_map[start]], number[word_map[end]]) for start, end in spans]
-        for spans in line["clusters"]
-    ]
+    clusters = []
+    for spans in line["clusters"]:
+        clusters.append([(number[word_map[start]], number[word_map[end]]) for start, end in spans])
     return list(words.values()), starts, list(names.values()), clusters
 
 

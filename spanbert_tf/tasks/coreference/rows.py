@@ -367,7 +367,7 @@ def _document_line(document: Document, sentence_starts: list[int]) -> DocumentLi
         "words": document.words,
         "sentence_starts": sentence_starts,
         "speakers": document.speakers,
-        "clusters": [[list(span) for span in spans] for spans in document.clusters],
+        "clusters": [list(map(list, spans)) for spans in document.clusters],
     }
     if document.conllu:
         line["conllu"] = document.conllu

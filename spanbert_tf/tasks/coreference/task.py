@@ -116,8 +116,11 @@ class Coreference(Task[CoreferenceManifest, CoreferenceConfig]):
         """
         text = without_surrogates(item["text"])
         found_clusters = clusters_of(found["starts"], found["ends"], found["clusters"])
-        clusters = [[list(span) for span in spans] for spans in found_clusters]
-        strings = [[text[start:end] for start, end in spans] for spans in clusters]
+        clusters = []
+        strings = []
+        for spans in found_clusters:
+            clusters.append([list(span) for span in spans])
+            strings.append([text[start:end] for start, end in spans])
         key = {"doc_key": item["doc_key"]} if "doc_key" in item else {}
         return {**key, "text": text, "clusters": clusters, "strings": strings}
 

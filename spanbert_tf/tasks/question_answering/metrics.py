@@ -56,8 +56,11 @@ def score_answers(
             )
     best_texts = {item.id: item.candidates[0].text for item in answered}
     if metric != SQUAD:
+        scores = {}
         each = score_each(questions, list(best_texts.values()), metric, language)
-        return {name: float(np.mean([item[name] for item in each])) for name in each[0]}
+        for name in each[0]:
+            scores[name] = float(np.mean([item[name] for item in each]))
+        return scores
     # Imported here, since no other task or command needs the Model Garden.
     from official.nlp.tools import squad_evaluate_v1_1
 
@@ -181,12 +184,9 @@ def _score_each_by_squad(
 
 def _dataset(questions: Sequence[Mapping]) -> list[dict]:
     """Returns the questions in the layout of the scripts."""
-    qas = [
-        {
-            "id": question["id"],
-            "is_impossible": question["is_impossible"],
-            "answers": [{"text": text} for text in question["gold_texts"]],
-        }
-        for question in questions
-    ]
+    qas = []
+    for question in questions:
+        answers = [{"text": text} for text in question["gold_texts"]]
+        is_impossible = question["is_impossible"]
+        qas.append({"id": question["id"], "is_impossible": is_impossible, "answers": answers})
     return [{"paragraphs": [{"qas": qas}]}]

@@ -154,14 +154,11 @@ def read_labelled_texts(
     """
     names = [*text_columns, *([label_column] if label_column else [])]
     rows = list(read_rows(path, names))
-    examples = [
-        LabelledText(
-            row.number,
-            tuple(_cell_text(row, name) for name in text_columns),
-            _label(row, label_column, is_regression) if label_column else None,
-        )
-        for row in rows
-    ]
+    examples = []
+    for row in rows:
+        texts = tuple(_cell_text(row, name) for name in text_columns)
+        label = _label(row, label_column, is_regression) if label_column else None
+        examples.append(LabelledText(row.number, texts, label))
     if is_regression:
         labels = (label_column or "score",)
     elif labels is None:
@@ -228,14 +225,11 @@ def read_glue(path: str, task: str) -> LabelledTexts:
     lines, num_skipped = _without_short_rows(facts, lines)
     rows = _glue_rows(path, facts, lines)
     is_labelled = facts.label is not None and bool(rows) and facts.label in rows[0].values
-    examples = [
-        LabelledText(
-            row.number,
-            tuple(str(row.values[name]) for name in facts.texts),
-            _glue_label(facts, row) if is_labelled else None,
-        )
-        for row in rows
-    ]
+    examples = []
+    for row in rows:
+        columns = tuple(str(row.values[name]) for name in facts.texts)
+        label = _glue_label(facts, row) if is_labelled else None
+        examples.append(LabelledText(row.number, columns, label))
     texts = LabelledTexts(
         path,
         examples,
