@@ -1,6 +1,8 @@
 import functools
 import json
+import os
 
+import filelock
 import pytest
 from hosts import network_of, spanbert_tf, start_workers
 from small_runs import STEPS, Preparation, assert_succeed, command_line, weights_of
@@ -12,11 +14,30 @@ from spanbert_tf.presets.writing import write_preset
 
 
 @pytest.fixture(scope="session")
-def place(tmp_path_factory, tiny_overrides, tiny_records):
+def shared_directory(tmp_path_factory):
+    """A directory of all processes of pytest-xdist, for what takes long to make."""
+    directory = tmp_path_factory.getbasetemp()
+    if "PYTEST_XDIST_WORKER" in os.environ:
+        directory = directory.parent  # of the run, in which each process has a directory
+    directory /= "shared"
+    directory.mkdir(exist_ok=True)
+    return directory
+
+
+@pytest.fixture(scope="session")
+def place(shared_directory, tiny_overrides, tiny_records):
     """What both commands need."""
-    place = tmp_path_factory.mktemp("cluster")
-    (place / "config.yaml").write_text(load_config("spanbert_base", tiny_overrides).to_yaml())
-    (place / "records").symlink_to(tiny_records)
+    place = shared_directory / "place"
+    with filelock.FileLock(f"{place}.lock"):
+        if not place.exists():
+            _make_place(place, tiny_overrides, tiny_records)
+    return place
+
+
+def _make_place(place, overrides, records):
+    place.mkdir()
+    (place / "config.yaml").write_text(load_config("spanbert_base", overrides).to_yaml())
+    (place / "records").symlink_to(records)
     backbone = SpanBertBackbone(len(VOCABULARY), 1, 2, 8, 8, dropout=0.0, max_sequence_length=32)
     tokenizer = SpanBertTokenizer(VOCABULARY, lowercase=True)
     write_preset(backbone, str(place / "encoder"), tokenizer=tokenizer)
@@ -27,23 +48,29 @@ def place(tmp_path_factory, tiny_overrides, tiny_records):
     options += ["--text-column", "text", "--label-column", "label"]
     inputs = ["--input", place / "texts.jsonl", "--output", place / "texts"]
     spanbert_tf("prepare", "classification", *options, *inputs)
-    return place
 
 
 @pytest.fixture(scope="session")
-def undisturbed(place):
-    """The weights of each command's run of two hosts, found when asked for."""
+def undisturbed(place, shared_directory):
+    """The weights of each command's run of two hosts, which is trained when a test asks for it."""
 
     @functools.cache
     def weights(command, steps=STEPS):
-        run = place / f"{command}-{steps}-undisturbed"
-        with network_of(2) as hosts:
-            assert_succeed(start_workers(hosts, command_line(command, place, run, steps)), steps)
+        run = shared_directory / f"{command}-{steps}-undisturbed"
+        with filelock.FileLock(f"{run}.lock"):
+            if not (run / "preset").exists():
+                with network_of(2) as hosts:
+                    workers = start_workers(hosts, command_line(command, place, run, steps))
+                    assert_succeed(workers, steps)
         return weights_of(command, run)
 
     return weights
 
 
 @pytest.fixture(scope="session")
-def preparation(tmp_path_factory):
-    return Preparation(tmp_path_factory.mktemp("preparation"))
+def preparation(shared_directory):
+    preparation = Preparation(shared_directory / "preparation")
+    with filelock.FileLock(f"{preparation.directory}.lock"):
+        if not preparation.directory.exists():
+            preparation.make()
+    return preparation

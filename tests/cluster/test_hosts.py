@@ -73,21 +73,6 @@ def test_hosts_share_a_grid(backend, hosts, place, tmp_path, monkeypatch):
     assert "best on" not in second[1]
 
 
-@pytest.mark.parametrize("command", MODELS)
-def test_a_bad_link_changes_no_bit(command, place, undisturbed, tmp_path):
-    """Packets come late or not at all, and for ten seconds none of them comes."""
-    run, steps = tmp_path / "run", 10  # of 3 s each
-    with network_of(2, delay=0.02, loss=0.01) as hosts:
-        workers = start_workers(hosts, command_line(command, place, run, steps))
-        await_step(run, 4, workers)
-        hosts[1].set_link("down")
-        time.sleep(10)
-        hosts[1].set_link("up")
-        assert last_step(run) < steps
-        assert_succeed(workers, steps)
-    assert_equal_weights(weights_of(command, run), undisturbed(command, steps))
-
-
 FAULTS = {
     "the other worker is killed": lambda hosts, workers: signal_all(workers[1], signal.SIGKILL),
     "the chief is killed": lambda hosts, workers: signal_all(workers[0], signal.SIGKILL),

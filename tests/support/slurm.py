@@ -13,12 +13,12 @@ import pytest
 PROGRAMS = ("munged", "slurmctld", "slurmd", "srun", "sbatch", "scontrol", "sinfo", "scancel")
 ENDED = ("COMPLETED", "FAILED", "CANCELLED", "TIMEOUT")
 # It hands out four cores a host, whatever the machine has. A job that is queued again waits until
-# its credentials have expired: 20 s in place of two minutes.
+# its credentials have expired: 10 s in place of two minutes.
 CONFIGURATION = """
 ClusterName=tests
 SlurmctldHost={controller.name}({controller.address})
 SlurmUser=root
-AuthInfo=socket={directory}/munge.socket,cred_expire=20
+AuthInfo=socket={directory}/munge.socket,cred_expire=10
 StateSaveLocation={directory}/state
 SlurmdSpoolDir={directory}/spool-%n
 SlurmctldPidFile={directory}/slurmctld.pid

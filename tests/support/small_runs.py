@@ -73,22 +73,25 @@ class Preparation:
     num_files = 12
 
     def __init__(self, directory):
-        self._directory, self.expected = directory, directory / "expected"
-        (directory / "corpus").mkdir()
+        self.directory = directory
+        self.expected = directory / "expected"
+
+    def make(self):
+        (self.directory / "corpus").mkdir(parents=True)
         rng = random.Random(0)
         words = ["".join(rng.choices("abcdefgh", k=rng.randint(2, 8))) for _ in range(2_000)]
         for number in range(self.num_files):
             sentences = (f"{' '.join(rng.choices(words, k=12))}." for _ in range(8))
             text = f"{' '.join(sentences)}\n\n" * 6_000
-            (directory / "corpus" / f"{number}.txt").write_text(text)
-        options = ["--input", directory / "corpus" / "0.txt", "--lowercase"]
-        options += ["--vocabulary-size", 200, "--output", directory / "vocab.txt"]
+            (self.directory / "corpus" / f"{number}.txt").write_text(text)
+        options = ["--input", self.directory / "corpus" / "0.txt", "--lowercase"]
+        options += ["--vocabulary-size", 200, "--output", self.directory / "vocab.txt"]
         spanbert_tf("prepare", "vocabulary", *options)
         spanbert_tf(*self.command_line(self.expected))
 
     def command_line(self, output):
-        words = ["--input", self._directory / "corpus" / "*", "--output", output, "--lowercase"]
-        words += ["--vocabulary", self._directory / "vocab.txt"]
+        words = ["--input", self.directory / "corpus" / "*", "--output", output, "--lowercase"]
+        words += ["--vocabulary", self.directory / "vocab.txt"]
         words += ["--sequence-length", 128, "--num-shards", 5]
         return ["prepare", "pretraining", *map(str, words)]
 
