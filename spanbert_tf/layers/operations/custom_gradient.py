@@ -1,9 +1,10 @@
-"""Gradients of one's own on TensorFlow, which do not outlive their graph.
+"""Custom gradients on TensorFlow that are freed together with their graph.
 
 `tf.custom_gradient` registers the gradient of each call in a graph under a new name, and TensorFlow
-2.20 never removes it. The gradient refers to tensors of the graph, so a process keeps every
-training graph that it has built, and what the runtime has compiled for it. Here the gradient
-belongs to the operation, as that of a call of a `tf.function` does.
+2.20 never removes it (https://github.com/tensorflow/tensorflow/issues/97697). The gradient refers
+to tensors of the graph, so a process keeps every training graph that it has built, and what the
+runtime has compiled for it. Here the gradient belongs to the operation, as that of a call of a
+`tf.function` does.
 """
 
 import functools
@@ -16,7 +17,7 @@ from tensorflow.python.eager import record
 def custom_gradient(
     function: Callable[..., tuple[tf.Tensor, Callable]],
 ) -> Callable[..., tf.Tensor]:
-    """Decorates a function of tensors with a gradient of its own, as `tf.custom_gradient` does.
+    """Decorates a function of tensors with its gradient, as `tf.custom_gradient` does.
 
     Args:
         function: takes tensors and returns a tensor, and a function that takes the gradient of this

@@ -288,7 +288,7 @@ def pure_call(layer: keras.layers.Layer) -> Callable[..., keras.KerasTensor]:
     """Returns `layer.compute` as a function of inputs, constants and weights.
 
     Without values of weights, the function uses the layer's own. It does not keep the layer alive,
-    because TensorFlow never frees a graph with custom gradients.
+    because TensorFlow never frees the graph of `keras.remat` (see `custom_gradient`).
     """
     reference: Callable[[], Any] = weakref.ref(layer)  # the caller keeps the layer alive
     is_checkpointed = layer.gradient_checkpointing

@@ -1,4 +1,4 @@
-"""Gradients of one's own: where they are used, and that they do not outlive their graph."""
+"""Custom gradients: they are used wherever TensorFlow differentiates, and end with their graph."""
 
 import gc
 import weakref
@@ -13,7 +13,7 @@ from spanbert_tf.models import SpanBertBackbone
 
 
 def scaled_product(x, y):
-    """Has other gradients than a product: only those of its own explain what a test finds."""
+    """Has gradients that TensorFlow would not find by itself."""
 
     def gradient(upstream):
         return 10.0 * upstream * y, 100.0 * upstream * x
