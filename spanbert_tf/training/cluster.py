@@ -12,6 +12,10 @@ from typing import Any
 from spanbert_tf.errors import ConfigurationError
 from spanbert_tf.files.lock import locks, output_lock
 
+# Until a process counts as lost. A heartbeat is sent after half of this time, and must be answered
+# within the other half. TCP doubles the time after which it sends a packet again, so a heartbeat
+# may need 20 s if the link is down for 10 s.
+SECONDS_OF_SILENCE = 45
 _CLUSTER_VARIABLE = "TF_CONFIG"
 _SLURM_VARIABLE = "SLURM_STEP_NODELIST"
 _CHIEF = "chief"

@@ -32,7 +32,7 @@ def custom_gradient(
         if tf.executing_eagerly():
             return tf.custom_gradient(function)(*inputs)
         output, gradient = function(*inputs)
-        # The arguments pass through the operation, so that it is the only way to their gradients.
+        # The operation has the arguments as inputs, so that it can return their gradients.
         given = [output, *inputs]
         passed = tf.identity_n(given)
 

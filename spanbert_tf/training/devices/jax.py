@@ -20,12 +20,11 @@ from spanbert_tf.errors import ConfigurationError, reason
 from spanbert_tf.layers.operations.jax import DETERMINISTIC
 from spanbert_tf.process import waiting_for_others
 from spanbert_tf.terminal import hidden_lines, print_line
-from spanbert_tf.training.cluster import Cluster, port_is_taken
+from spanbert_tf.training.cluster import SECONDS_OF_SILENCE, Cluster, port_is_taken
 
 LIBRARY = "JAX"
 GPU_EXTRA = "jax_cuda"  # the extra of setup.cfg with the libraries for GPUs
 LOST_WORKER_ERRORS = (JaxRuntimeError,)  # beside those of `tf.errors`
-_SECONDS_OF_SILENCE = 30  # until a process counts as lost
 # Seconds to wait for all processes to join. The supervisor of the process ends it earlier.
 _JOINING_LIMIT = 3_600
 # Seconds to wait for all processes to end. The chief scores and writes after the others have ended.
@@ -92,7 +91,7 @@ def join_processes() -> None:
                 **options,
                 cluster_detection_method="deactivate",  # it would give each task of Slurm one GPU
                 initialization_timeout=_JOINING_LIMIT,
-                heartbeat_timeout_seconds=_SECONDS_OF_SILENCE,
+                heartbeat_timeout_seconds=SECONDS_OF_SILENCE,
                 shutdown_timeout_seconds=_ENDING_LIMIT,
             )
         with hidden_lines(1, _OF_GLOO):

@@ -18,13 +18,12 @@ from spanbert_tf.errors import ConfigurationError
 from spanbert_tf.lazy import keep_arithmetic
 from spanbert_tf.process import waiting_for_others
 from spanbert_tf.terminal import hidden_lines, print_line
-from spanbert_tf.training.cluster import Cluster, port_is_taken
+from spanbert_tf.training.cluster import SECONDS_OF_SILENCE, Cluster, port_is_taken
 from spanbert_tf.training.devices.tpu import join_tpu
 
 LIBRARY = "TensorFlow"
 GPU_EXTRA = "cuda"  # the extra of setup.cfg with the libraries for GPUs
 LOST_WORKER_ERRORS = ()  # beside those of `tf.errors`
-_SECONDS_OF_SILENCE = 30  # until a worker counts as lost
 # Lines that TensorFlow's server prints: a warning about its log, and its address.
 _OF_SERVER = re.compile(rb"WARNING: All log messages before absl::|I\d{4} .* Started server with ")
 CPU_INFO = "/proc/cpuinfo"
@@ -144,7 +143,7 @@ def _extend_silence(cluster: tf.train.ClusterSpec) -> None:
     context.context().configure_coordination_service(
         "standalone",
         service_leader=multi_worker_util.coordination_leader(cluster),
-        heartbeat_timeout_in_ms=_SECONDS_OF_SILENCE * 1000,
+        heartbeat_timeout_in_ms=SECONDS_OF_SILENCE * 1000,
         coordinated_jobs=[
             coordination_config_pb2.CoordinatedJob(name=job, num_tasks=cluster.num_tasks(job))
             for job in cluster.jobs
