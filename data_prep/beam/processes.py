@@ -68,7 +68,7 @@ def _several_processes(job: Job, num_processes: int, show: Show) -> Iterator[Cal
         executor = loky.ProcessPoolExecutor(
             num_processes,
             initializer=_start_process,
-            initargs=(job, writer),
+            initargs=(job, writer, os.getpid()),
             # The processes need no GPU; each would reserve a part of its memory.
             env={"CUDA_VISIBLE_DEVICES": "-1"},
         )
@@ -98,10 +98,10 @@ def _show_progress(progress: Connection, show: Show) -> None:
             show(progress.recv())
 
 
-def _start_process(job: Job, writer: Connection) -> None:
-    """Initializes a worker process."""
+def _start_process(job: Job, writer: Connection, parent: int) -> None:
+    """Initializes a worker process; its parent, a process id, may be killed already."""
     global _job_and_show
-    threading.Thread(target=_end_with_parent, args=(os.getppid(),), daemon=True).start()
+    threading.Thread(target=_end_with_parent, args=(parent,), daemon=True).start()
     # TensorFlow logs advice when it is imported, once in each process.
     logging.disable(logging.WARNING)
     import_tensorflow()

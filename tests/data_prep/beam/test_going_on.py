@@ -488,3 +488,18 @@ def test_a_full_disk_while_it_goes_on(expected, corpus, letters_vocabulary, tmp_
     done = subprocess.run(words, check=True, capture_output=True, text=True)
     assert "goes on where it stopped; 5 files or parts of files are read" in done.stdout
     assert directory_bytes(output) == expected
+
+
+# A worker process in its first moments; it is given the number of a process that is not there.
+STARTED = """
+import time, types
+from data_prep.beam.processes import _start_process
+
+_start_process(None, types.SimpleNamespace(send=None), parent=2**22)
+time.sleep(60)
+"""
+
+
+def test_a_process_whose_parent_was_killed_before_it_has_started_ends():
+    child = subprocess.run([sys.executable, "-c", STARTED], timeout=50)
+    assert child.returncode == 1
