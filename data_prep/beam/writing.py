@@ -419,13 +419,14 @@ def _run_steps(
     job: Job, files: Sequence[InputFile], options: "PipelineOptions | None", num_processes: int
 ) -> _Outcome:
     """Runs the steps on this machine, or on a runner of Beam if there are options for it."""
+    input_bytes = sum(file.size for file in files)
     if options is not None:
         from data_prep.beam.pipeline import on_runner
 
-        with on_runner(job, options, sum(file.size for file in files)) as call:
+        with on_runner(job, options, input_bytes) as call:
             return _call_steps(job, files, call, is_shared=True)
     with (
-        Progress(sum(file.size for file in files), job.num_shards) as progress,
+        Progress(input_bytes, job.num_shards) as progress,
         on_this_machine(job, num_processes, progress.add) as call,
     ):
         return _call_steps(job, files, call, is_shared=num_processes > 1)
@@ -527,7 +528,7 @@ def _finish(job: Job, outcome: _Outcome, made_from: MadeFrom) -> PretrainingMani
     counts: collections.Counter = collections.Counter()
     for summary in outcome.summaries:
         counts.update(summary.counts)
-    written = list(itertools.chain(*(shard.files for shard in outcome.shards)))
+    written = list(itertools.chain.from_iterable(shard.files for shard in outcome.shards))
     if not written:
         raise BadInputError("--input: no document has text that can be used; check its format")
     num_written = sum(file.num_records for file in written)

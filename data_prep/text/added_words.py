@@ -180,7 +180,7 @@ def cut_words(words: Sequence[str], tokenizer: SpanBertTokenizer) -> list[list[s
         return []
     entries = tokenizer.get_vocabulary()
     ids_of_words = tokenizer.tokenize(list(words))  # of a list of texts it returns a list
-    return [list(map(entries.__getitem__, ids)) for ids in ids_of_words]
+    return [[entries[index] for index in ids] for ids in ids_of_words]
 
 
 def choose_words(

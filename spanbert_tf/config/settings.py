@@ -200,9 +200,10 @@ def kind_of(name_or_path: str, option: str = "--config") -> str:
         if name_or_path in shipped_names(kind):
             return kind
     if not os.path.isfile(name_or_path):
+        shipped = list(itertools.chain.from_iterable(map(shipped_names, KINDS)))
         raise ConfigurationError(
             f"{option}: {name_or_path} is neither a file nor a shipped configuration"
-            f"{_nearest(name_or_path, [*itertools.chain(*map(shipped_names, KINDS))])}; "
+            f"{_nearest(name_or_path, shipped)}; "
             "`spanbert-tf configs` lists them"
         )
     # A base may be of either kind, until it is known which: one that is misspelt is none of both.

@@ -98,7 +98,7 @@ def read_held_out_text(records: str, tokenizers: Sequence[SpanBertTokenizer]) ->
         num_masked = max(round(_MASKED_SHARE * len(known)), 1)
         rows.append(words)
         chosen = sorted(source.choice(len(known), num_masked, replace=False).tolist())
-        masked.append([*itertools.chain(*(known[number] for number in chosen))])
+        masked.append(list(itertools.chain.from_iterable(known[number] for number in chosen)))
         if len(rows) == _MOST_ROWS:
             break
     return HeldOutText(rows, masked, manifest.sequence_length)

@@ -351,7 +351,7 @@ class Pipeline(abc.ABC):
             places = []  # of each part that is read: the number of its input, and its own
             for number, cut in enumerate(parts):
                 places += [(number, part) for part in range(len(cut))]
-            read = list(itertools.chain(*parts))
+            read = list(itertools.chain.from_iterable(parts))
             batches = self._batches(description, texts, read, batch_size, max_tokens_in_batch)
             # The outputs for the parts of each input; `{}` for a part that was not read yet.
             found: list[list[dict[str, Any]]] = [[{}] * len(cut) for cut in parts]

@@ -138,7 +138,7 @@ def render_page(
     shown.sort(key=lambda record: -record["error"])
     counts: collections.Counter[str] = collections.Counter()
     for record in shown:
-        counts.update(set(record["kinds"]))
+        counts.update(set(record["kinds"]))  # a record counts once for each kind
     return (
         _environment(folder)
         .get_template(name)

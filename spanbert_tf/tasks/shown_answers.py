@@ -92,7 +92,7 @@ def shown_list(answers: list) -> AnswerList:
     def views() -> list[View]:
         first = answers[:_MOST_SHOWN]
         of_answers = [one.views() for one in first if isinstance(one, AnswerList | AnswerDict)]
-        shown_views = list(itertools.chain(*of_answers))
+        shown_views = list(itertools.chain.from_iterable(of_answers))
         num_more = len(answers) - len(first)
         if shown_views and num_more:
             shown_views.append(View([markupsafe.Markup(f"… {num_more:,} more")], []))

@@ -233,11 +233,11 @@ def _resolved_text(doc: Doc) -> str:
     as it is. What replaces a possessive pronoun ends in 's.
     """
     clusters = _cluster_spans(doc)
-    holders = _holders((span.start, span.end) for span in itertools.chain(*clusters))
+    mentions = itertools.chain.from_iterable(clusters)
+    holders = _holders((span.start, span.end) for span in mentions)
     changes = []
     for spans in filter(None, clusters):
-        named = filter(_has_noun, spans)
-        first = next(named, spans[0])
+        first = next(filter(_has_noun, spans), spans[0])
         for span in spans:
             if span is not first and (span.start, span.end) not in holders:
                 ending = "'s" if span[-1].tag_ in _POSSESSIVES else ""

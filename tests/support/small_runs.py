@@ -77,6 +77,7 @@ class Preparation:
         self.expected = directory / "expected"
 
     def make(self):
+        """Writes the corpus, its vocabulary and the records."""
         (self.directory / "corpus").mkdir(parents=True)
         rng = random.Random(0)
         words = ["".join(rng.choices("abcdefgh", k=rng.randint(2, 8))) for _ in range(2_000)]

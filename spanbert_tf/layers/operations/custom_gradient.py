@@ -36,10 +36,10 @@ def custom_gradient(
         given = [output, *inputs]
         passed = tf.identity_n(given)
 
-        def backward(*upstream: tf.Tensor) -> list[tf.Tensor | None]:
-            gradients = gradient(upstream[0])
-            return [None, *(gradients if isinstance(gradients, tuple) else (gradients,))]
+        def backward(upstream: tf.Tensor, *_: tf.Tensor) -> list[tf.Tensor | None]:
+            return [None, *tf.nest.flatten(gradient(upstream))]
 
+        # For gradients of a graph, and for tapes. TensorFlow has no public way to either.
         passed[0].op._gradient_function = lambda _, *upstream: backward(*upstream)
         record.record_operation(function.__name__, passed, given, backward)
         return passed[0]

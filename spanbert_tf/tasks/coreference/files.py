@@ -101,7 +101,7 @@ def read_documents(
         patterns = [patterns]
     names = [os.fspath(pattern) for pattern in patterns]
     documents: list[Document] = []
-    for path in itertools.chain(*(_files(name, follow_links) for name in names)):
+    for path in itertools.chain.from_iterable(_files(name, follow_links) for name in names):
         text = read_text_file(path)
         if is_conll(text):
             documents += read_conll(path, text)

@@ -56,8 +56,8 @@ def score_answers(
             )
     best_texts = {item.id: item.candidates[0].text for item in answered}
     if metric != SQUAD:
-        scores = {}
         each = score_each(questions, list(best_texts.values()), metric, language)
+        scores = {}
         for name in each[0]:
             scores[name] = float(np.mean([item[name] for item in each]))
         return scores
